@@ -1,0 +1,62 @@
+// A row: one step of a run as it is stored, judged and reported; the same whether it comes from a merged frame or from the store.
+// Detectors read rows only, so that live and later agree.
+#ifndef KEEL_COLLECTORS_ROW_H
+#define KEEL_COLLECTORS_ROW_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "probe/frame.h"
+#include "probe/site.h"
+#include "probe/stats.h"
+
+// What does not change over a segment of a run: the tables that rows index.
+typedef struct keel_run_info {
+    char run_id[64];
+    char created_utc[32]; // ISO 8601
+    char host[64];
+    const char *command;
+    uint32_t world_size;
+    uint32_t dp, tp, pp, ep;
+    uint32_t micro_count;
+    const char *config_yaml; // monitor and trainer settings, one document with top-level keys; "" when unknown
+    uint32_t site_count;
+    const keel_site_info *sites; // by id
+    uint32_t scalar_count;
+    const char *const *scalar_names; // "loss", "grad_norm", ..., owners as NAME_rank
+    bool op_stored[KEEL_OP_COUNT];   // some site collects it: its dataset exists
+    uint32_t micro_site_count;       // sites with per-micro-batch rows, in the order of micro_sites
+    const uint32_t *micro_sites;     // site ids
+} keel_run_info;
+
+typedef struct keel_row {
+    keel_step step;
+    uint64_t dropped_frames;         // steps lost just before this one
+    const double *scalars;           // [scalar_count], NaN where not set... see scalar_set
+    const bool *scalar_set;          // [scalar_count]: distinguishes a NaN that was set from absence
+    const double *f64[KEEL_OP_COUNT];    // [site_count] per f64 op; NULL where no site collects it
+    const uint64_t *u64[KEEL_OP_COUNT];  // [site_count] per count op
+    const double *micro_f64[KEEL_OP_COUNT];   // [micro_count][micro_site_count]; NULL when none
+    const uint64_t *micro_u64[KEEL_OP_COUNT];
+} keel_row;
+
+// A scalar that was not set is stored as this NaN; a NaN that was measured is stored as the ordinary quiet NaN. So absence and sickness differ
+// in the store as well (h5py shows both as nan).
+double keel_not_collected(void);
+bool keel_is_not_collected(double value); // by its bits
+
+// The value of an op at a site as double; keel_not_collected() where it was not collected.
+double keel_row_value(const keel_row *row, keel_op op, uint32_t site);
+
+// Index of a scalar by name, or -1.
+int32_t keel_run_scalar(const keel_run_info *info, const char *name);
+
+// Owner of the buffers of a row, sized for INFO. fill: from a merged frame.
+typedef struct keel_row_buffer keel_row_buffer;
+keel_status keel_row_buffer_open(const keel_run_info *info, keel_row_buffer **buffer);
+void keel_row_buffer_close(keel_row_buffer *buffer);
+keel_row *keel_row_buffer_row(keel_row_buffer *buffer); // its row: pointers are set, values may be written through the buffer's arrays
+void keel_row_buffer_fill(keel_row_buffer *buffer, const keel_frame *merged, uint64_t dropped_frames);
+
+#endif

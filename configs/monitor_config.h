@@ -1,0 +1,58 @@
+// The monitor's YAML: what to observe, when, where to keep it, which rules judge it, whom to tell.
+// docs/monitor.md describes every key; configs/monitor.yaml and monitor-full.yaml are the shipped presets.
+#ifndef KEEL_CONFIGS_MONITOR_CONFIG_H
+#define KEEL_CONFIGS_MONITOR_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "configs/yaml.h"
+
+// One entry of monitor.select; of all entries that match a site, the last one decides.
+typedef struct keel_select_config {
+    char **quantities; // names as in probe/site.h; empty: all
+    size_t quantity_count;
+    char *sites;       // PCRE2 regular expression searched in the site's name; NULL: all
+    char **ops;        // names as in probe/stats_ops.def, or precision (the three not_*), rank (norm_low..log_norm_std), all; empty list: flags only
+    size_t op_count;
+    int64_t start, every, count; // schedule; every 0: non-finite flags alone
+    double eps;        // near_zero
+    bool per_micro_batch;
+    bool enabled;      // false: these sites are not looked at at all
+} keel_select_config;
+
+// rules.NAME: every parameter of a rule is a number or a switch; the rule's own file knows its keys, defaults and ranges.
+typedef struct keel_rule_param {
+    char *rule, *key;
+    double value; // true 1, false 0
+    const keel_yaml_node *node; // for error messages
+} keel_rule_param;
+
+typedef struct keel_monitor_config {
+    keel_yaml *doc;            // owned: the document the config was read from
+    bool enabled;
+    char *output;              // run directory; NULL: the caller's choice
+    keel_select_config *select;
+    size_t select_count;
+    int64_t queue_depth;       // merged frames that may wait for the writer thread; 8
+    int64_t segment_bytes;     // a store segment is closed at this size; 1 GiB
+    double merge_timeout_seconds; // a merge that outlives it is abandoned; 300
+    keel_rule_param *params;   // rules.*
+    size_t param_count;
+    bool alert_log;            // alerts to the log
+    char **exec_argv;          // alerts.exec.command, NULL-terminated; NULL: none
+    double exec_timeout_seconds;
+    int alert_min_severity;    // 0 info (never sent), 1 warning, 2 critical
+    bool stop_on_critical;     // the trainer stops at the next step border with a checkpoint refused; false
+} keel_monitor_config;
+
+// Reads top-level key `monitor` of the file; OVERRIDES are "monitor.key=value" assignments, all others are an error.
+keel_status keel_monitor_config_load(const char *path, const char *const *overrides, size_t count, keel_monitor_config **config);
+// The same from a document that has `monitor` at its top, which is taken over (also on failure).
+keel_status keel_monitor_config_read(keel_yaml *doc, keel_monitor_config **config);
+// The defaults, as with an empty file.
+keel_status keel_monitor_config_default(keel_monitor_config **config);
+void keel_monitor_config_free(keel_monitor_config *config);
+
+#endif

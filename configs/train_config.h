@@ -1,0 +1,125 @@
+// The trainer's YAML. Sections and keys follow MindSpore Transformers where it has the same thing. Unknown keys are errors.
+#ifndef KEEL_CONFIGS_TRAIN_CONFIG_H
+#define KEEL_CONFIGS_TRAIN_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "configs/yaml.h"
+
+typedef struct keel_runner_config { // runner_config
+    int64_t steps;                  // updates to make
+    int64_t batch_size;             // sequences of one micro-batch on one data-parallel rank
+    int64_t gradient_accumulation_steps;
+    int64_t seed;
+    char *output_dir;               // checkpoints; "runs/train"
+    int64_t log_interval;           // steps between printed lines; 10
+    int64_t stop_after_skipped;     // non-finite gradient norms in a row that stop the run; 3
+} keel_runner_config;
+
+typedef struct keel_wrapper_config { // runner_wrapper
+    bool use_clip_grad;
+    double max_grad_norm;
+} keel_wrapper_config;
+
+typedef enum keel_model_type { KEEL_MODEL_GPT2, KEEL_MODEL_LLAMA } keel_model_type;
+
+typedef struct keel_model_config { // model_config
+    int model_type;                // keel_model_type: gpt2, llama
+    int64_t vocab_size;
+    int64_t seq_length;
+    int64_t hidden_size;
+    int64_t num_layers;
+    int64_t num_heads;
+    int64_t n_kv_heads;            // llama: divides num_heads; default num_heads
+    int64_t intermediate_size;     // default 4 hidden (gpt2), required for llama
+    double layer_norm_epsilon;     // 1e-5
+    double rms_norm_eps;           // 1e-6
+    double theta;                  // RoPE base; 10000
+    bool tie_word_embeddings;      // gpt2: true, llama: false unless set
+    double initializer_range;      // standard deviation of initial weights; 0.02; residual projections / sqrt(2 layers)
+    char *checkpoint_name_or_path; // safetensors with Hugging Face names to start from; NULL: random
+} keel_model_config;
+
+typedef struct keel_param_group_config { // optimizer.groups[]: the first whose pattern is found in a parameter's name
+    char *params;                        // PCRE2 regular expression
+    double lr_scale;                     // times the learning rate; 1
+    double weight_decay;                 // NaN: the optimizer's
+    double max_grad_norm;                // this group's own clipping, apart from the global one; NaN: none of its own
+} keel_param_group_config;
+
+typedef struct keel_optimizer_config { // optimizer
+    int type;                          // AdamW
+    double beta1, beta2;               // betas: [b1, b2]
+    double eps;
+    double weight_decay;               // on matrices; vectors (biases, norms) only through groups
+    keel_param_group_config *groups;
+    size_t group_count;
+} keel_optimizer_config;
+
+typedef enum keel_lr_type { KEEL_LR_CONSTANT, KEEL_LR_LINEAR, KEEL_LR_COSINE } keel_lr_type;
+
+typedef struct keel_lr_config { // lr_schedule
+    int type;                   // keel_lr_type: constant, linear, cosine
+    double learning_rate;       // peak
+    double lr_end;              // at total_steps
+    int64_t warmup_steps;       // linear from 0 (update t has lr * t / warmup_steps for t <= warmup_steps)
+    int64_t total_steps;        // default runner_config.steps
+} keel_lr_config;
+
+typedef struct keel_parallel_config { // parallel_config
+    int64_t data_parallel;            // 0: all ranks
+    int64_t model_parallel;           // 1
+    int64_t pipeline_stage;           // 1
+    int64_t bucket_bytes;             // gradient bucket; 4 MiB
+} keel_parallel_config;
+
+typedef struct keel_dataset_config { // train_dataset
+    char **text;                     // plain text files or folders, tokenized to SHARDS when that is absent or older
+    size_t text_count;
+    char *shards;                    // folder of token shards (HDF5)
+    int64_t shard_tokens;            // tokens per shard; 1 Mi
+    bool shuffle;                    // a seeded permutation of sequences per epoch; true
+} keel_dataset_config;
+
+typedef struct keel_checkpoint_config { // callback.checkpoint
+    int64_t save_interval;              // steps; 0: never
+    int64_t keep;                       // newest to keep besides healthy ones; 3
+    int64_t keep_healthy;               // 3
+} keel_checkpoint_config;
+
+typedef enum keel_fault_kind { KEEL_FAULT_NAN, KEEL_FAULT_GARBAGE_BATCH, KEEL_FAULT_LEARNING_RATE } keel_fault_kind;
+
+typedef struct keel_fault_config { // faults[]: for experiments and tests
+    int kind;                      // nan, garbage_batch, learning_rate
+    int64_t step;                  // first step, from 1
+    int64_t steps;                 // how many steps; 1
+    int64_t rank;                  // -1: all (nan and garbage_batch)
+    char *site;                    // nan: site name and ...
+    char *quantity;                // ... quantity (weight, activation, activation_grad, grad_unreduced, ...)
+    int64_t index;                 // nan: element; 0
+    double factor;                 // learning_rate: times
+} keel_fault_config;
+
+typedef struct keel_train_config {
+    keel_yaml *doc; // owned
+    keel_runner_config runner;
+    keel_wrapper_config wrapper;
+    keel_model_config model;
+    keel_optimizer_config optimizer;
+    keel_lr_config lr;
+    keel_parallel_config parallel;
+    keel_dataset_config dataset;
+    keel_checkpoint_config checkpoint;
+    keel_fault_config *faults;
+    size_t fault_count;
+    const keel_yaml_node *monitor; // top-level `monitor`, if any: read by monitor_config
+} keel_train_config;
+
+// Loads, applies OVERRIDES ("key.path=value"), checks every range and how the values fit together (heads divide hidden_size, ...).
+keel_status keel_train_config_load(const char *path, const char *const *overrides, size_t count, keel_train_config **config);
+keel_status keel_train_config_parse(const char *name, const char *text, size_t size, keel_train_config **config); // for tests
+void keel_train_config_free(keel_train_config *config);
+
+#endif

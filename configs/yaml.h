@@ -1,0 +1,88 @@
+// The one loader of YAML: a tree of nodes that know where they stand, and readers that check key, type and range and
+// fail with "FILE:LINE:COLUMN: KEY: what is wrong" and, for an unknown key, the nearest known one.
+#ifndef KEEL_CONFIGS_YAML_H
+#define KEEL_CONFIGS_YAML_H
+
+#include <float.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "probe/status.h"
+
+typedef struct keel_yaml keel_yaml;           // a document; owns its nodes
+typedef struct keel_yaml_node keel_yaml_node; // valid as long as the document
+
+// What a document may hold: an alias that would copy more than this is refused, not expanded.
+enum { KEEL_YAML_MAX_BYTES = 1 << 20, KEEL_YAML_MAX_NODES = 10000, KEEL_YAML_MAX_DEPTH = 64 };
+
+// Anchors and aliases are resolved, merge keys ("<<") too. One document per file, UTF-8. A tab in indentation, a duplicate key, a tag other
+// than !!str, a bound met and everything that libyaml refuses are KEEL_ERR_CONFIG with the place. A file that cannot be read is KEEL_ERR_IO.
+keel_status keel_yaml_load(const char *path, keel_yaml **doc);
+keel_status keel_yaml_parse(const char *name, const char *text, size_t size,
+                            keel_yaml **doc); // NAME stands for the file in messages
+void keel_yaml_free(keel_yaml *doc);          // NULL is fine
+const char *keel_yaml_name(const keel_yaml *doc);           // the file's path
+const keel_yaml_node *keel_yaml_root(const keel_yaml *doc); // NULL for an empty document
+
+// "key.path=value" over the document: creates missing mappings, replaces what is there; value is YAML ("[1, 2]", "0.1", "text"). List items
+// by number ("faults.0.step=3"). The document is as before on failure. In messages such a value stands in "--set", its line is the number
+// of the assignment on this document, from 1, its column that in the assignment.
+keel_status keel_yaml_set(keel_yaml *doc, const char *assignment);
+
+// The document as YAML text, malloc'ed, with overrides applied: what the store keeps as /config_yaml.
+keel_status keel_yaml_dump(const keel_yaml *doc, char **text, size_t *size);
+
+typedef enum keel_yaml_kind { KEEL_YAML_NULL, KEEL_YAML_SCALAR, KEEL_YAML_LIST, KEEL_YAML_MAP } keel_yaml_kind;
+keel_yaml_kind keel_yaml_kind_of(const keel_yaml_node *node); // of NULL: KEEL_YAML_NULL
+// The child of a mapping; NULL if absent or NODE is no mapping or NULL.
+const keel_yaml_node *keel_yaml_get(const keel_yaml_node *node, const char *key);
+size_t keel_yaml_size(const keel_yaml_node *node); // items of a list, pairs of a map; else 0
+const keel_yaml_node *keel_yaml_item(const keel_yaml_node *node, size_t index);
+const char *keel_yaml_key(const keel_yaml_node *node, size_t index); // of a map
+const char *keel_yaml_text(const keel_yaml_node *node);              // of a scalar, unquoted; NULL of anything else
+
+// Fails with KEEL_ERR_CONFIG: "file:line:column: dotted.key: MESSAGE". NODE NULL: "built-in defaults: MESSAGE".
+keel_status keel_yaml_fail(const keel_yaml_node *node, const char *format, ...) KEEL_PRINTF(2, 3);
+// The same for KEY (may be dotted), which NODE lacks: "file:line:column: dotted.KEY: MESSAGE".
+keel_status keel_yaml_fail_key(const keel_yaml_node *node, const char *key, const char *format, ...) KEEL_PRINTF(3, 4);
+
+// The one of NAMES that needs the fewest edits (insert, delete, replace, swap of neighbours) to become TEXT; the first of equals.
+// NULL if COUNT is 0.
+const char *keel_yaml_nearest(const char *text, const char *const *names, size_t count);
+
+// One value. Quoted text is never a number or a switch.
+keel_status keel_yaml_to_bool(const keel_yaml_node *node, bool *value);     // true, false, yes, no, on, off
+keel_status keel_yaml_to_int(const keel_yaml_node *node, int64_t *value);   // decimal
+keel_status keel_yaml_to_double(const keel_yaml_node *node, double *value); // decimal or .inf; never NaN
+// A list of scalars, or one scalar as a list of one. LIST is malloc'ed and ends with NULL; free with keel_yaml_free_strings.
+keel_status keel_yaml_to_strings(const keel_yaml_node *node, char ***list, size_t *count);
+void keel_yaml_free_strings(char **list); // NULL is fine
+
+// A schema is a table: key, type, where the value goes, range. Absent keys keep what the struct holds (its defaults).
+typedef enum keel_yaml_type {
+    KEEL_YAML_BOOL,    // bool
+    KEEL_YAML_INT,     // int64_t
+    KEEL_YAML_DOUBLE,  // double; .inf allowed where the range allows it
+    KEEL_YAML_STRING,  // char *, malloc'ed; an old value is freed; null gives NULL
+    KEEL_YAML_ENUM,    // int, index into NAMES
+    KEEL_YAML_NODE,    // const keel_yaml_node *: read by the caller
+    KEEL_YAML_SECTION, // nothing is stored: the caller reads it with keel_yaml_get
+} keel_yaml_type;
+
+typedef struct keel_yaml_field {
+    const char *key;
+    keel_yaml_type type;
+    size_t offset;
+    double min, max;          // INT, DOUBLE: inclusive; both 0: any
+    const char *const *names; // ENUM: NULL-terminated
+} keel_yaml_field;
+
+// Bounds for DOUBLE: as min, greater than 0; as max, any but infinity.
+#define KEEL_YAML_POSITIVE DBL_TRUE_MIN
+#define KEEL_YAML_FINITE   DBL_MAX
+
+// Reads mapping NODE (NULL or null: nothing to read) into the struct at TARGET. Unknown keys are errors.
+keel_status keel_yaml_read(const keel_yaml_node *node, const keel_yaml_field *fields, size_t count, void *target);
+
+#endif

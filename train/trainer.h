@@ -1,0 +1,35 @@
+// The training loop: data parallel over MPI, watched through the probe.
+#ifndef KEEL_TRAIN_TRAINER_H
+#define KEEL_TRAIN_TRAINER_H
+
+#include <mpi.h>
+#include <stdio.h>
+
+#include "configs/train_config.h"
+#include "probe/keel.h"
+
+typedef struct keel_trainer keel_trainer;
+
+// What the trainer tells its caller; called on rank 0's training thread. NULL members are skipped.
+typedef struct keel_trainer_report {
+    void *context;
+    void (*progress)(void *context, const char *what, double done); // data preparation, 0..1
+    void (*step)(void *context, const keel_step *step, double loss, double grad_norm, double lr, double tokens_per_second);
+    void (*note)(void *context, const char *text); // one line: resumed from ..., checkpoint refused because ...
+} keel_trainer_report;
+
+// Builds mesh, data, model, optimizer; registers every site with PROBE, which the caller then starts (keel_probe_start) before keel_trainer_run.
+// The caller has its backend attached before this call. RESUME: continue from the newest usable checkpoint. Collective.
+keel_status keel_trainer_open(const keel_train_config *config, MPI_Comm comm, keel_probe *probe, bool resume, const keel_trainer_report *report, keel_trainer **trainer);
+// Trains until runner_config.steps updates are made. KEEL_ERR_DIVERGED after runner_config.stop_after_skipped non-finite gradient norms in a row. Collective.
+keel_status keel_trainer_run(keel_trainer *trainer);
+// Asks for an orderly stop at the next step border (checkpoint included). Async-signal-safe.
+void keel_trainer_stop(keel_trainer *trainer);
+void keel_trainer_close(keel_trainer *trainer);
+
+// The step from which a resumed run continues; 0 for a fresh one. Valid after open.
+uint64_t keel_trainer_resumed_step(const keel_trainer *trainer);
+// Module tree, parameters, and every collective of a step with count, bytes, dtype and communicator.
+void keel_trainer_print_structure(const keel_trainer *trainer, FILE *out);
+
+#endif
