@@ -1,0 +1,153 @@
+#include "tools/assemble.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "analyzers/alert/alert.h"
+#include "analyzers/online.h"
+#include "collectors/monitor.h"
+#include "collectors/store/reader.h"
+#include "collectors/store/writer.h"
+
+struct keel_assembly {
+    keel_monitor_config *owned_config; // NULL where the caller lent one
+    const keel_monitor_config *config;
+    char *directory;
+    keel_probe *probe;
+    keel_monitor *monitor;
+};
+
+// What a run directory holds already.
+typedef struct earlier_run {
+    bool exists;
+    char run_id[64];
+    uint32_t last_incident;
+} earlier_run;
+
+static keel_status look_for_run(const char *directory, earlier_run *earlier) {
+    DIR *dir = opendir(directory);
+    if (!dir)
+        return errno == ENOENT ? KEEL_OK : keel_fail(KEEL_ERR_IO, "%s: cannot be read: %s", directory, strerror(errno));
+    bool segments = false;
+    for (const struct dirent *entry; !segments && (entry = readdir(dir));)
+        segments = strncmp(entry->d_name, "keel-", 5) == 0 && strstr(entry->d_name, ".h5");
+    closedir(dir);
+    if (!segments) return KEEL_OK;
+
+    keel_store_reader *reader;
+    keel_status status = keel_store_open(directory, &reader);
+    if (status) return status;
+    earlier->exists = true;
+    memcpy(earlier->run_id, keel_store_info(reader, 0)->run_id, sizeof earlier->run_id);
+    keel_incident *incidents = NULL;
+    size_t count = 0;
+    status = keel_store_incidents(reader, &incidents, &count);
+    for (size_t i = 0; i < count; i++)
+        if (incidents[i].id > earlier->last_incident) earlier->last_incident = incidents[i].id;
+    free(incidents);
+    keel_store_close(reader);
+    return status;
+}
+
+// Store, then judge, then alerts: what is alerted is stored, and what is judged is stored before.
+static keel_status add_sinks(keel_assembly *assembly, const earlier_run *earlier) {
+    keel_sink sink;
+    keel_status status = keel_store_sink_open(
+        assembly->directory, &(keel_store_options){.segment_bytes = (uint64_t)assembly->config->segment_bytes}, &sink);
+    if (!status) status = keel_monitor_add_sink(assembly->monitor, &sink);
+    if (status) return status;
+
+    keel_analysis *analysis;
+    if ((status = keel_analysis_open(assembly->config, &analysis))) return status;
+    keel_analysis_set_last_id(analysis, earlier->last_incident);
+    keel_judge judge;
+    if ((status = keel_online_judge(analysis, assembly->monitor, &judge))) {
+        keel_analysis_close(analysis);
+        return status;
+    }
+    if ((status = keel_monitor_add_judge(assembly->monitor, &judge))) return status;
+
+    if ((status = keel_alert_sink_open(assembly->config, &sink))) return status;
+    return keel_monitor_add_sink(assembly->monitor, &sink);
+}
+
+keel_status keel_assembly_open(const keel_assembly_options *options, keel_assembly **out) {
+    keel_assembly *assembly = calloc(1, sizeof *assembly);
+    if (!assembly) return keel_fail(KEEL_ERR_MEMORY, "no memory for the monitor");
+    keel_status status = KEEL_OK;
+    assembly->config = options->config;
+    if (!assembly->config) {
+        status = options->monitor_path
+                     ? keel_monitor_config_load(options->monitor_path, NULL, 0, &assembly->owned_config)
+                     : keel_monitor_config_default(&assembly->owned_config);
+        if (status) goto fail;
+        assembly->config = assembly->owned_config;
+    }
+
+    const uint32_t rank = options->merge ? options->merge->rank : 0;
+    if ((status = keel_probe_open(rank, &assembly->probe))) goto fail;
+    if (!assembly->config->enabled) {
+        *out = assembly;
+        return KEEL_OK;
+    }
+
+    const char *directory = assembly->config->output ? assembly->config->output : options->output;
+    assembly->directory = strdup(directory ? directory : "runs/keel");
+    if (!assembly->directory) {
+        status = keel_fail(KEEL_ERR_MEMORY, "no memory for the monitor");
+        goto fail;
+    }
+    earlier_run earlier = {0};
+    if (rank == 0) {
+        if ((status = look_for_run(assembly->directory, &earlier))) goto fail;
+        if (earlier.exists && !options->resume) {
+            status = keel_fail(KEEL_ERR_USAGE,
+                               "%s: holds a run already: resume it, name another monitor.output, or remove it",
+                               assembly->directory);
+            goto fail;
+        }
+    }
+    if ((status =
+             keel_monitor_open(&(keel_monitor_options){.config = assembly->config,
+                                                       .merge = options->merge,
+                                                       .run_id = earlier.exists ? earlier.run_id : NULL,
+                                                       .command = options->command ? options->command : "",
+                                                       .config_yaml = options->config_yaml ? options->config_yaml : "",
+                                                       .dp = options->dp ? options->dp : 1,
+                                                       .tp = options->tp ? options->tp : 1,
+                                                       .pp = options->pp ? options->pp : 1,
+                                                       .ep = options->ep ? options->ep : 1},
+                               &assembly->monitor)))
+        goto fail;
+    if (rank == 0 && (status = add_sinks(assembly, &earlier))) goto fail;
+    keel_monitor_attach(assembly->monitor, assembly->probe);
+    *out = assembly;
+    return KEEL_OK;
+fail:
+    keel_assembly_close(assembly);
+    return status;
+}
+
+keel_probe *keel_assembly_probe(keel_assembly *assembly) {
+    return assembly->probe;
+}
+
+const char *keel_assembly_directory(const keel_assembly *assembly) {
+    return assembly->directory;
+}
+
+const char *keel_assembly_describe(const keel_assembly *assembly) {
+    return assembly->monitor ? keel_monitor_describe(assembly->monitor) : "monitor off";
+}
+
+keel_status keel_assembly_close(keel_assembly *assembly) {
+    if (!assembly) return KEEL_OK;
+    keel_status status = assembly->monitor ? keel_monitor_close(assembly->monitor) : KEEL_OK;
+    keel_probe_close(assembly->probe);
+    keel_monitor_config_free(assembly->owned_config);
+    free(assembly->directory);
+    free(assembly);
+    return status;
+}

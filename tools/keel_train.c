@@ -1,0 +1,293 @@
+// keel-train: the MPI transformer trainer, watched.
+#include <getopt.h>
+#include <mpi.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "collectors/mpi/merge_mpi.h"
+#include "configs/monitor_config.h"
+#include "configs/train_config.h"
+#include "tools/assemble.h"
+#include "tools/log.h"
+#include "train/tensor/blas.h"
+#include "train/trainer.h"
+
+static const char usage[] =
+    "usage: keel-train CONFIG.yaml [--monitor MONITOR.yaml] [--set key.path=value]... [--resume] [--print-structure]\n"
+    "\n"
+    "Trains a transformer as CONFIG.yaml says; under mpirun, data parallel over all ranks.\n"
+    "\n"
+    "  --monitor FILE        watch the run as FILE says (else by the `monitor` section of CONFIG.yaml, if any)\n"
+    "  --set key.path=value  override a key of CONFIG.yaml, or with monitor.* one of the monitor\n"
+    "  --resume              continue from the newest usable checkpoint\n"
+    "  --print-structure     print modules, shapes and collectives, and stop\n"
+    "  --version, --help\n"
+    "\n"
+    "exit: 0 trained, 1 training stopped by its own rules (see the message), 2 bad usage, configuration or data\n";
+
+typedef struct arguments {
+    const char *config_path, *monitor_path;
+    const char **train_sets, **monitor_sets; // borrowed strings
+    size_t train_count, monitor_count;
+    bool resume, print_structure;
+    char *command; // the whole line, for the store
+} arguments;
+
+static int rank, size = 1;
+
+// Every rank comes here with its own status; all leave with the worst. The lowest rank that failed says why.
+static keel_status agree(keel_status status) {
+    int mine = status ? rank : size, lowest, worst = (int)status, all;
+    MPI_Allreduce(&mine, &lowest, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+    MPI_Allreduce(&worst, &all, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+    if (lowest == rank) fprintf(stderr, "keel-train: %s\n", keel_error());
+    return (keel_status)all;
+}
+
+static int exit_code(keel_status status) {
+    return status == KEEL_OK ? 0 : status == KEEL_ERR_DIVERGED ? 1 : 2;
+}
+
+// 0: go on; else the exit code plus one.
+static int parse_arguments(int argc, char **argv, arguments *args) {
+    enum { MONITOR = 1, SET, RESUME, STRUCTURE, VERSION, HELP };
+    static const struct option options[] = {{"monitor", required_argument, NULL, MONITOR},
+                                            {"set", required_argument, NULL, SET},
+                                            {"resume", no_argument, NULL, RESUME},
+                                            {"print-structure", no_argument, NULL, STRUCTURE},
+                                            {"version", no_argument, NULL, VERSION},
+                                            {"help", no_argument, NULL, HELP},
+                                            {0}};
+    size_t bytes = 1;
+    for (int i = 0; i < argc; i++) bytes += strlen(argv[i]) + 1;
+    args->command = calloc(1, bytes);
+    args->train_sets = calloc((size_t)argc, sizeof *args->train_sets);
+    args->monitor_sets = calloc((size_t)argc, sizeof *args->monitor_sets);
+    if (!args->command || !args->train_sets || !args->monitor_sets) {
+        fprintf(stderr, "keel-train: no memory\n");
+        return 3;
+    }
+    for (int i = 0; i < argc; i++) {
+        if (i) strcat(args->command, " ");
+        strcat(args->command, argv[i]);
+    }
+    for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {
+        switch (option) {
+        case MONITOR:
+            args->monitor_path = optarg;
+            break;
+        case SET:
+            if (strncmp(optarg, "monitor.", 8) == 0)
+                args->monitor_sets[args->monitor_count++] = optarg;
+            else
+                args->train_sets[args->train_count++] = optarg;
+            break;
+        case RESUME:
+            args->resume = true;
+            break;
+        case STRUCTURE:
+            args->print_structure = true;
+            break;
+        case VERSION:
+            printf("keel-train %s\n", KEEL_VERSION);
+            return 1;
+        case HELP:
+            fputs(usage, stdout);
+            return 1;
+        default:
+            fprintf(stderr, "try keel-train --help\n");
+            return 3;
+        }
+    }
+    if (optind != argc - 1) {
+        fprintf(stderr, "keel-train: %s; try keel-train --help\n",
+                optind == argc ? "no CONFIG.yaml" : "one CONFIG.yaml only");
+        return 3;
+    }
+    args->config_path = argv[optind];
+    return 0;
+}
+
+// Without --monitor, a `monitor` section or a monitor.* override nothing is watched: *config NULL.
+static keel_status load_monitor_config(const arguments *args, const keel_train_config *train,
+                                       keel_monitor_config **config) {
+    *config = NULL;
+    if (args->monitor_path && train->monitor)
+        return keel_yaml_fail(train->monitor, "--monitor %s is given as well; keep one of the two", args->monitor_path);
+    if (args->monitor_path || train->monitor)
+        return keel_monitor_config_load(args->monitor_path ? args->monitor_path : args->config_path, args->monitor_sets,
+                                        args->monitor_count, config);
+    if (args->monitor_count) return keel_monitor_config_load(NULL, args->monitor_sets, args->monitor_count, config);
+    return KEEL_OK;
+}
+
+// One YAML document of both, for the store.
+static keel_status settings_text(const keel_train_config *train, const keel_monitor_config *monitor, char **text) {
+    char *a = NULL, *b = NULL;
+    size_t na = 0, nb = 0;
+    keel_status status = keel_yaml_dump(train->doc, &a, &na);
+    if (!status && monitor && !train->monitor) status = keel_yaml_dump(monitor->doc, &b, &nb);
+    if (!status) {
+        *text = calloc(1, na + nb + 2);
+        if (*text)
+            sprintf(*text, "%s%s", a, b ? b : "");
+        else
+            status = keel_fail(KEEL_ERR_MEMORY, "no memory for the settings");
+    }
+    free(a);
+    free(b);
+    return status;
+}
+
+static keel_trainer *stop_target; // set before the thread starts
+
+static void *wait_for_signal(void *set) {
+    int signal_number;
+    sigwait(set, &signal_number);
+    fprintf(stderr, "keel-train: %s: stopping at the next step border\n", strsignal(signal_number));
+    keel_trainer_stop(stop_target);
+    return NULL;
+}
+
+static void print_progress(void *context, const char *what, double done) {
+    bool *open_line = context;
+    if (!isatty(STDERR_FILENO)) return;
+    enum { WIDTH = 30 };
+    const int full = (int)(done * WIDTH);
+    fprintf(stderr, "\r%s [%.*s%*s] %3.0f%%", what, full, "##############################", WIDTH - full, "",
+            100 * done);
+    *open_line = done < 1;
+    if (done >= 1) fputc('\n', stderr);
+}
+
+static void print_step(void *context, const keel_step *step, double loss, double grad_norm, double lr,
+                       double tokens_per_second) {
+    (void)context;
+    printf("step %6llu  loss %8.4f  grad_norm %9.4g  lr %.3e  %8.0f tokens/s%s\n", (unsigned long long)step->step, loss,
+           grad_norm, lr, tokens_per_second, step->flags & KEEL_STEP_SKIPPED ? "  update skipped" : "");
+    fflush(stdout);
+}
+
+static void print_note(void *context, const char *text) {
+    (void)context;
+    printf("%s\n", text);
+    fflush(stdout);
+}
+
+static keel_status train(const arguments *args, bool threaded) {
+    keel_train_config *config = NULL;
+    keel_monitor_config *monitor = NULL;
+    keel_assembly *assembly = NULL;
+    keel_trainer *trainer = NULL;
+    char *settings = NULL;
+    keel_merge merge = {0};
+    bool open_line = false;
+
+    keel_status status = keel_train_config_load(args->config_path, args->train_sets, args->train_count, &config);
+    if (!status) status = load_monitor_config(args, config, &monitor);
+    if (!status) status = settings_text(config, monitor, &settings);
+    if ((status = agree(status))) goto done;
+
+    if (size > 1) status = keel_merge_mpi_open(MPI_COMM_WORLD, threaded, &merge);
+    if ((status = agree(status))) goto done;
+    keel_monitor_config *off = NULL;
+    if (!monitor || args->print_structure) {
+        if ((status = agree(keel_monitor_config_default(&off)))) goto done;
+        off->enabled = false;
+    }
+    status = keel_assembly_open(&(keel_assembly_options){.config = off ? off : monitor,
+                                                         .output = "runs/train",
+                                                         .merge = size > 1 ? &merge : NULL,
+                                                         .command = args->command,
+                                                         .config_yaml = settings,
+                                                         .dp = (uint32_t)size,
+                                                         .resume = args->resume},
+                                &assembly);
+    keel_monitor_config_free(off);
+    if ((status = agree(status))) goto done;
+    keel_probe *probe = keel_assembly_probe(assembly);
+
+    status = keel_trainer_open(
+        config, MPI_COMM_WORLD, probe, args->resume,
+        &(keel_trainer_report){
+            .context = &open_line, .progress = print_progress, .step = print_step, .note = print_note},
+        &trainer);
+    if ((status = agree(status))) goto done;
+    if (args->print_structure) {
+        if (rank == 0) keel_trainer_print_structure(trainer, stdout);
+        goto done;
+    }
+    if ((status = agree(keel_probe_start(probe)))) goto done;
+    if (rank == 0) {
+        char *blas = keel_blas_describe();
+        printf("%s\n", blas ? blas : keel_error());
+        free(blas);
+        if (monitor) printf("monitor: %s -> %s\n", keel_assembly_describe(assembly), keel_assembly_directory(assembly));
+        fflush(stdout);
+    }
+
+    static sigset_t signals; // outlives this call: the waiting thread is never joined
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    pthread_t waiter;
+    stop_target = trainer;
+    if (pthread_create(&waiter, NULL, wait_for_signal, &signals) == 0) pthread_detach(waiter);
+
+    status = agree(keel_trainer_run(trainer));
+done:
+    keel_trainer_close(trainer);
+    if (assembly) {
+        char *directory =
+            monitor && keel_assembly_directory(assembly) ? strdup(keel_assembly_directory(assembly)) : NULL;
+        const keel_status closed = keel_assembly_close(assembly);
+        if (closed) fprintf(stderr, "keel-train: monitor: %s\n", keel_error());
+        if (rank == 0 && directory && !args->print_structure)
+            printf("recorded in %s; next: keel report %s\n", directory, directory);
+        free(directory);
+        if (closed == KEEL_ERR_COMM) { // an abandoned merge can be neither cancelled nor freed
+            fflush(NULL);
+            _exit(status ? exit_code(status) : 0);
+        }
+    }
+    free(settings);
+    keel_monitor_config_free(monitor);
+    keel_train_config_free(config);
+    return status;
+}
+
+int main(int argc, char **argv) {
+    keel_blas_choose(argv);
+    arguments args = {0};
+    int code = parse_arguments(argc, argv, &args);
+    if (code) {
+        code--;
+        goto done;
+    }
+    // Blocked before any thread exists, so that only the waiting thread takes them.
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &signals, NULL);
+
+    int provided;
+    MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    keel_log_to_stderr("keel-train", size > 1 ? rank : -1);
+
+    keel_status status = agree(keel_blas_check());
+    if (!status) status = train(&args, provided == MPI_THREAD_MULTIPLE);
+    code = exit_code(status);
+    MPI_Finalize();
+done:
+    free(args.train_sets);
+    free(args.monitor_sets);
+    free(args.command);
+    return code;
+}
