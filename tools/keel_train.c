@@ -1,4 +1,5 @@
 // keel-train: the MPI transformer trainer, watched.
+#include <errno.h>
 #include <getopt.h>
 #include <mpi.h>
 #include <pthread.h>
@@ -153,22 +154,46 @@ static void *wait_for_signal(void *set) {
     return NULL;
 }
 
+// Rank 0's view of the run: a progress bar, a line every so many steps, and every step exactly in OUTPUT_DIR/train.csv
+// (which keel report reads).
+typedef struct console {
+    FILE *csv; // NULL: could not be opened
+    const char *output_dir;
+    uint64_t interval;
+} console;
+
 static void print_progress(void *context, const char *what, double done) {
-    bool *open_line = context;
+    (void)context;
     if (!isatty(STDERR_FILENO)) return;
     enum { WIDTH = 30 };
     const int full = (int)(done * WIDTH);
-    fprintf(stderr, "\r%s [%.*s%*s] %3.0f%%", what, full, "##############################", WIDTH - full, "",
-            100 * done);
-    *open_line = done < 1;
-    if (done >= 1) fputc('\n', stderr);
+    fprintf(stderr, "\r%s [%.*s%*s] %3.0f%%%s", what, full, "##############################", WIDTH - full, "",
+            100 * done, done >= 1 ? "\n" : "");
+}
+
+static void open_csv(console *console) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/train.csv", console->output_dir);
+    console->csv = fopen(path, "a");
+    if (!console->csv)
+        keel_log(KEEL_LOG_WARNING, "%s: cannot be written: %s; the run goes on without it", path, strerror(errno));
+    else if (ftell(console->csv) == 0)
+        fputs("step,loss,grad_norm,lr\n", console->csv);
+    console->output_dir = NULL;
 }
 
 static void print_step(void *context, const keel_step *step, double loss, double grad_norm, double lr,
                        double tokens_per_second) {
-    (void)context;
+    console *console = context;
+    if (console->output_dir) open_csv(console);
+    if (console->csv) {
+        fprintf(console->csv, "%llu,%.17g,%.17g,%.17g\n", (unsigned long long)step->step, loss, grad_norm, lr);
+        fflush(console->csv);
+    }
+    const bool skipped = step->flags & KEEL_STEP_SKIPPED;
+    if (step->step != 1 && step->step % console->interval && !skipped) return;
     printf("step %6llu  loss %8.4f  grad_norm %9.4g  lr %.3e  %8.0f tokens/s%s\n", (unsigned long long)step->step, loss,
-           grad_norm, lr, tokens_per_second, step->flags & KEEL_STEP_SKIPPED ? "  update skipped" : "");
+           grad_norm, lr, tokens_per_second, skipped ? "  update skipped" : "");
     fflush(stdout);
 }
 
@@ -185,7 +210,7 @@ static keel_status train(const arguments *args, bool threaded) {
     keel_trainer *trainer = NULL;
     char *settings = NULL;
     keel_merge merge = {0};
-    bool open_line = false;
+    console console = {0};
 
     keel_status status = keel_train_config_load(args->config_path, args->train_sets, args->train_count, &config);
     if (!status) status = load_monitor_config(args, config, &monitor);
@@ -213,8 +238,7 @@ static keel_status train(const arguments *args, bool threaded) {
 
     status = keel_trainer_open(
         config, MPI_COMM_WORLD, probe, args->resume,
-        &(keel_trainer_report){
-            .context = &open_line, .progress = print_progress, .step = print_step, .note = print_note},
+        &(keel_trainer_report){.context = &console, .progress = print_progress, .step = print_step, .note = print_note},
         &trainer);
     if ((status = agree(status))) goto done;
     if (args->print_structure) {
@@ -254,6 +278,7 @@ done:
             _exit(status ? exit_code(status) : 0);
         }
     }
+    if (console.csv) fclose(console.csv);
     free(settings);
     keel_monitor_config_free(monitor);
     keel_train_config_free(config);

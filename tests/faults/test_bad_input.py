@@ -1,0 +1,112 @@
+#!/usr/bin/python3
+"""Every kind of bad input gives one clear line on standard error that names the file, exit 2, and nothing else."""
+import os
+
+from common import KEEL, SOURCE, TRAIN, Case, main
+
+LINE = "x" * 40 + "\n"
+
+
+class BadInput(Case):
+    def refused(self, args, *names):
+        p = self.run_program(args, expect=2)
+        lines = p.stderr.splitlines()
+        self.assertEqual(len(lines), 1, f"{args}: {p.stderr!r}")
+        self.assertEqual(p.stdout, "", f"{args}")
+        for name in names:
+            self.assertIn(name, lines[0])
+
+    def readers(self):
+        return ([KEEL, "report"], [KEEL, "report", "--format", "json"], [KEEL, "check"], [KEEL, "dump"])
+
+    def test_missing_file(self):
+        for command in self.readers():
+            self.refused(command + [self.path("nothing")], "nothing")
+        self.refused([KEEL, "doctor", self.path("nothing")], "nothing")
+        self.refused([TRAIN, self.path("nothing.yaml")], "nothing.yaml")
+        self.refused([TRAIN, self.config(), "--monitor", self.path("nothing.yaml")], "nothing.yaml")
+
+    def test_directory_without_a_store(self):
+        os.mkdir(self.path("empty"))
+        for command in self.readers():
+            self.refused(command + [self.path("empty")], "empty")
+        self.refused([TRAIN, self.path("empty")], "empty")
+
+    def test_truncated_hdf5(self):
+        self.run_program([TRAIN, self.config(steps=5), "--monitor", self.preset("monitor.yaml"), "--set", f"monitor.output={self.path('run')}"])
+        with open(self.path("run", "keel-0000.h5"), "rb") as f:
+            whole = f.read()
+        for share in (0.05, 0.5, 0.9):
+            with open(self.path("cut.h5"), "wb") as f:
+                f.write(whole[: int(len(whole) * share)])
+            for command in self.readers():
+                self.refused(command + [self.path("cut.h5")], "cut.h5")
+
+    def test_text_named_h5(self):
+        self.write("text.h5", LINE * 100)
+        for command in self.readers():
+            self.refused(command + [self.path("text.h5")], "text.h5")
+        self.refused([KEEL, "doctor", self.path("text.h5")], "text.h5")
+
+    def test_empty_file(self):
+        self.write("empty.h5", "")
+        self.write("empty.yaml", "")
+        for command in self.readers():
+            self.refused(command + [self.path("empty.h5")], "empty.h5")
+        self.refused([TRAIN, self.path("empty.yaml")], "empty.yaml")
+
+    def test_yaml(self):
+        cases = {
+            "tab": ("runner_config:\n\tsteps: 3\n", ":2:"),
+            "unknown": ("runner_config:\n  stepz: 3\n", ":2:3", "runner_config.stepz", "steps"),
+            "type": ("runner_config:\n  steps: many\n", ":2:10", "runner_config.steps"),
+            "negative": ("model_config:\n  hidden_size: -8\n", ":2:16", "model_config.hidden_size"),
+            "list": ("- 1\n", ":1:"),
+        }
+        for name, (content, *wanted) in cases.items():
+            file = self.write(name + ".yaml", content)
+            self.refused([TRAIN, file], name + ".yaml", *wanted)
+        monitors = {
+            "mtab": ("monitor:\n\toutput: x\n", ":2:"),
+            "munknown": ("monitor:\n  ouput: x\n", ":2:3", "monitor.ouput", "output"),
+            "mtype": ("monitor:\n  queue_depth: deep\n", ":2:16", "monitor.queue_depth"),
+            "mnegative": ("monitor:\n  queue_depth: -1\n", ":2:16", "monitor.queue_depth"),
+            "mop": ("monitor:\n  select:\n    - {ops: [norn]}\n", ":3:", "norn", "norm"),
+            "mquantity": ("monitor:\n  select:\n    - {quantities: [wieght]}\n", ":3:", "wieght", "weight"),
+            "mregex": ("monitor:\n  select:\n    - {sites: '('}\n", ":3:", "sites"),
+            "mrule": ("monitor:\n  rules:\n    loss_spik: {z: 3}\n", ":3:", "loss_spik", "loss_spike"),
+            "mkey": ("monitor:\n  rules:\n    loss_spike: {zz: 3}\n", ":3:", "zz"),
+            "mrange": ("monitor:\n  rules:\n    loss_spike: {z: -3}\n", ":3:", "loss_spike"),
+        }
+        config = self.config()
+        for name, (content, *wanted) in monitors.items():
+            file = self.write(name + ".yaml", content)
+            self.refused([TRAIN, config, "--monitor", file, "--set", f"monitor.output={self.path('run')}"], name + ".yaml", *wanted)
+
+    def test_what_does_not_fit(self):
+        config = self.config()
+        self.refused([TRAIN, config, "--set", "model_config.num_heads=5"], "num_heads")
+        self.refused([TRAIN, config, "--set", "parallel_config.data_parallel=3"], "data_parallel")
+        self.refused([TRAIN, config, "--set", "train_dataset.text=[" + self.path("none.txt") + "]"], "none.txt")
+        self.refused([TRAIN, config, "--set", "model_config.vocab_size=100"], "100")
+        self.refused([TRAIN, config, "--resume"])
+
+    def test_usage(self):
+        for command in ("report", "check", "dump", "import"):
+            self.refused([KEEL, command])
+            self.refused([KEEL, command, "--no-such-option", "x"])
+        self.refused([KEEL, "nonsense"], "nonsense")
+        self.refused([TRAIN])
+        self.refused([TRAIN, "a.yaml", "b.yaml"])
+
+    def test_source_code_is_no_log(self):
+        for command in self.readers():
+            self.refused(command + [os.path.join(SOURCE, "tools", "keel.c")], "keel.c")
+
+    def test_a_run_is_not_written_over(self):
+        args = [TRAIN, self.config(steps=3), "--monitor", self.preset("monitor.yaml"), "--set", f"monitor.output={self.path('run')}"]
+        self.run_program(args)
+        self.refused(args, "run")
+
+
+main()
