@@ -156,11 +156,12 @@ static void *wait_for_signal(void *set) {
 
 // Rank 0's view of the run: a progress bar, a line every so many steps, and every step exactly in OUTPUT_DIR/train.csv
 // (which keel report reads).
-typedef struct console {
+typedef struct console_view {
     FILE *csv; // NULL: could not be opened
     const char *output_dir;
     uint64_t interval;
-} console;
+    bool resume;
+} console_view;
 
 static void print_progress(void *context, const char *what, double done) {
     (void)context;
@@ -171,10 +172,10 @@ static void print_progress(void *context, const char *what, double done) {
             100 * done, done >= 1 ? "\n" : "");
 }
 
-static void open_csv(console *console) {
+static void open_csv(console_view *console) {
     char path[4096];
     snprintf(path, sizeof path, "%s/train.csv", console->output_dir);
-    console->csv = fopen(path, "a");
+    console->csv = fopen(path, console->resume ? "a" : "w");
     if (!console->csv)
         keel_log(KEEL_LOG_WARNING, "%s: cannot be written: %s; the run goes on without it", path, strerror(errno));
     else if (ftell(console->csv) == 0)
@@ -184,7 +185,7 @@ static void open_csv(console *console) {
 
 static void print_step(void *context, const keel_step *step, double loss, double grad_norm, double lr,
                        double tokens_per_second) {
-    console *console = context;
+    console_view *console = context;
     if (console->output_dir) open_csv(console);
     if (console->csv) {
         fprintf(console->csv, "%llu,%.17g,%.17g,%.17g\n", (unsigned long long)step->step, loss, grad_norm, lr);
@@ -210,7 +211,7 @@ static keel_status train(const arguments *args, bool threaded) {
     keel_trainer *trainer = NULL;
     char *settings = NULL;
     keel_merge merge = {0};
-    console console = {0};
+    console_view console = {.resume = args->resume};
 
     keel_status status = keel_train_config_load(args->config_path, args->train_sets, args->train_count, &config);
     if (!status) status = load_monitor_config(args, config, &monitor);
