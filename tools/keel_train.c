@@ -76,16 +76,16 @@ static int parse_arguments(int argc, char **argv, arguments *args) {
         if (i) strcat(args->command, " ");
         strcat(args->command, argv[i]);
     }
+    const char **sets = args->train_sets;
+    size_t set_count = 0;
+    opterr = 0;
     for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         switch (option) {
         case MONITOR:
             args->monitor_path = optarg;
             break;
         case SET:
-            if (strncmp(optarg, "monitor.", 8) == 0)
-                args->monitor_sets[args->monitor_count++] = optarg;
-            else
-                args->train_sets[args->train_count++] = optarg;
+            sets[set_count++] = optarg;
             break;
         case RESUME:
             args->resume = true;
@@ -100,7 +100,8 @@ static int parse_arguments(int argc, char **argv, arguments *args) {
             fputs(usage, stdout);
             return 1;
         default:
-            fprintf(stderr, "try keel-train --help\n");
+            fprintf(stderr, "keel-train: %s: unknown option, or one without its value; try keel-train --help\n",
+                    argv[optind - 1]);
             return 3;
         }
     }
@@ -110,20 +111,25 @@ static int parse_arguments(int argc, char **argv, arguments *args) {
         return 3;
     }
     args->config_path = argv[optind];
+
+    // With a monitor file of its own, monitor.* overrides are for that file.
+    for (size_t i = 0; i < set_count; i++)
+        if (args->monitor_path && strncmp(sets[i], "monitor.", 8) == 0)
+            args->monitor_sets[args->monitor_count++] = sets[i];
+        else
+            args->train_sets[args->train_count++] = sets[i];
     return 0;
 }
 
-// Without --monitor, a `monitor` section or a monitor.* override nothing is watched: *config NULL.
+// Without --monitor and a `monitor` section (which a monitor.* override makes) nothing is watched: *config NULL.
 static keel_status load_monitor_config(const arguments *args, const keel_train_config *train,
                                        keel_monitor_config **config) {
     *config = NULL;
     if (args->monitor_path && train->monitor)
         return keel_yaml_fail(train->monitor, "--monitor %s is given as well; keep one of the two", args->monitor_path);
-    if (args->monitor_path || train->monitor)
-        return keel_monitor_config_load(args->monitor_path ? args->monitor_path : args->config_path, args->monitor_sets,
-                                        args->monitor_count, config);
-    if (args->monitor_count) return keel_monitor_config_load(NULL, args->monitor_sets, args->monitor_count, config);
-    return KEEL_OK;
+    if (args->monitor_path)
+        return keel_monitor_config_load(args->monitor_path, args->monitor_sets, args->monitor_count, config);
+    return train->monitor ? keel_monitor_config_section(train->monitor, config) : KEEL_OK;
 }
 
 // One YAML document of both, for the store.
