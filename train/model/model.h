@@ -1,8 +1,9 @@
 // A decoder-only transformer, forward and backward by hand over BLAS: the GPT-2 and the LLaMA family. One rank, no MPI.
 //
 // Shapes: B sequences of T tokens, N = B T rows; C hidden, H heads, D = C / H, V vocabulary, L layers.
-// Parameters live in one flat float32 buffer in forward order (embedding, layers.0 .. layers.L-1, final_norm, head), gradients in buffers of the same
-// layout, so that gradients become final from the end of the buffer to its start, and a bucket of them is one contiguous piece.
+// Parameters live in one flat float32 buffer in forward order (embedding, layers.0 .. layers.L-1, final_norm, head),
+// gradients in buffers of the same layout, so that gradients become final from the end of the buffer to its start, and
+// a bucket of them is one contiguous piece.
 #ifndef KEEL_TRAIN_MODEL_MODEL_H
 #define KEEL_TRAIN_MODEL_MODEL_H
 
@@ -14,15 +15,16 @@
 typedef struct keel_param {
     char name[KEEL_SITE_NAME_BYTES]; // "layers.3.attention.qkv.weight"; the site's name of all its quantities
     char module[KEEL_MODULE_NAME_BYTES];
-    int32_t layer;                   // -1: none
+    int32_t layer; // -1: none
     uint32_t ndim;
-    size_t shape[KEEL_MAX_DIMS];     // GPT-2 projections [in, out] (Conv1D), LLaMA [out, in] (Linear)
+    size_t shape[KEEL_MAX_DIMS]; // GPT-2 projections [in, out] (Conv1D), LLaMA [out, in] (Linear)
     size_t numel;
-    size_t offset;                   // of its first element in the flat buffers
-    bool decay;                      // weight decay by default: matrices, not vectors
+    size_t offset; // of its first element in the flat buffers
+    bool decay;    // weight decay by default: matrices, not vectors
 } keel_param;
 
-// A tensor as Hugging Face names it: a contiguous piece of a parameter (q, k and v are row blocks of one fused parameter).
+// A tensor as Hugging Face names it: a contiguous piece of a parameter (q, k and v are row blocks of one fused
+// parameter).
 typedef struct keel_hf_tensor {
     char name[KEEL_SITE_NAME_BYTES]; // "model.layers.0.self_attn.q_proj.weight"
     size_t offset;                   // in the flat buffer
@@ -32,8 +34,9 @@ typedef struct keel_hf_tensor {
 
 typedef struct keel_model keel_model;
 
-// MICRO_BATCH sequences of config->seq_length tokens at a time. Plans and allocates all memory: nothing is allocated in a step. Registers activation and activation_grad
-// taps of every module output. RANK_COUNT: data-parallel ranks, for the layout of the taps.
+// MICRO_BATCH sequences of config->seq_length tokens at a time, with as many threads as omp_get_max_threads() gives
+// now. Plans and allocates all memory: nothing is allocated in a step. Registers activation and activation_grad taps of
+// every module output. TAPS must outlive the model.
 keel_status keel_model_open(const keel_model_config *config, size_t micro_batch, keel_taps *taps, keel_model **model);
 void keel_model_close(keel_model *model);
 
@@ -46,13 +49,18 @@ size_t keel_model_bytes(const keel_model *model); // allocated, weights included
 // Random weights: normal(0, initializer_range), residual projections divided by sqrt(2 L), biases 0, norm weights 1.
 void keel_model_init(keel_model *model, uint64_t seed);
 
-// TOKENS [B, T + 1]: inputs [:, :-1], targets [:, 1:]. A token >= V is KEEL_ERR_FORMAT. *loss_sum: sum of cross entropy in nats over the B T targets.
-keel_status keel_model_forward(keel_model *model, const uint32_t *tokens, double *loss_sum);
+// TOKENS [B, T + 1]: inputs [:, :-1], targets [:, 1:]. A token >= V is KEEL_ERR_FORMAT. *loss_sum: sum of cross entropy
+// in nats over the B T targets. GRAD NULL: evaluation, no backward pass will follow. Otherwise the gradients of
+// loss_sum * SCALE by all parameters are wanted in GRAD (flat, as the weights): the head computes its logits in chunks
+// of rows and forms its gradients while a chunk exists, so this call already writes to GRAD, and keel_model_backward
+// must be the next.
+keel_status keel_model_forward(keel_model *model, const uint32_t *tokens, double scale, float *grad, double *loss_sum);
 
-// Gradients of loss_sum * SCALE by all parameters into GRAD (flat; overwritten). READY(context, begin) is called as they become
-// final: everything in [begin, what was ready before) is, from numel down to 0. NULL: not wanted.
+// Completes GRAD of the last forward (overwritten, every element). READY(context, begin) is called as gradients become
+// final: everything in [begin, what was ready before) is, from numel down to 0. NULL: not wanted. KEEL_ERR_USAGE
+// without a forward that was given a GRAD.
 typedef void keel_grad_ready(void *context, size_t begin);
-keel_status keel_model_backward(keel_model *model, double scale, float *grad, keel_grad_ready *ready, void *context);
+keel_status keel_model_backward(keel_model *model, keel_grad_ready *ready, void *context);
 
 // Loss of every row of the last forward, [B T], for diagnosis and evaluation.
 const float *keel_model_losses(const keel_model *model);
