@@ -13,45 +13,54 @@
 typedef struct keel_select_config {
     char **quantities; // names as in probe/site.h; empty: all
     size_t quantity_count;
-    char *sites;       // PCRE2 regular expression searched in the site's name; NULL: all
-    char **ops;        // names as in probe/stats_ops.def, or precision (the three not_*), rank (norm_low..log_norm_std), all; empty list: flags only
+    char *sites; // PCRE2 regular expression searched in the site's name; NULL: all
+    char **ops;  // names as in probe/stats_ops.def, or precision (the three not_*), rank (norm_low..log_norm_std), all;
+                 // empty list: flags only
     size_t op_count;
     int64_t start, every, count; // schedule; every 0: non-finite flags alone
-    double eps;        // near_zero
+    double eps;                  // near_zero
     bool per_micro_batch;
-    bool enabled;      // false: these sites are not looked at at all
+    bool enabled; // false: these sites are not looked at at all
+    const keel_yaml_node *
+        node; // the entry, for error messages ("quantities", "sites", "ops" are its children); NULL: a built-in default
 } keel_select_config;
 
-// rules.NAME: every parameter of a rule is a number or a switch; the rule's own file knows its keys, defaults and ranges.
+// rules.NAME: every parameter of a rule is a number or a switch; the rule's own file knows its keys, defaults and
+// ranges.
 typedef struct keel_rule_param {
     char *rule, *key;
-    double value; // true 1, false 0
+    double value;               // true 1, false 0
     const keel_yaml_node *node; // for error messages
 } keel_rule_param;
 
 typedef struct keel_monitor_config {
-    keel_yaml *doc;            // owned: the document the config was read from
+    keel_yaml *doc; // owned: the document the config was read from; NULL after keel_monitor_config_section
     bool enabled;
-    char *output;              // run directory; NULL: the caller's choice
+    char *output; // run directory; NULL: the caller's choice
     keel_select_config *select;
     size_t select_count;
-    int64_t queue_depth;       // merged frames that may wait for the writer thread; 8
-    int64_t segment_bytes;     // a store segment is closed at this size; 1 GiB
+    int64_t queue_depth;          // merged frames that may wait for the writer thread; 8
+    int64_t segment_bytes;        // a store segment is closed at this size; 1 GiB
     double merge_timeout_seconds; // a merge that outlives it is abandoned; 300
-    keel_rule_param *params;   // rules.*
+    keel_rule_param *params;      // rules.*
     size_t param_count;
-    bool alert_log;            // alerts to the log
-    char **exec_argv;          // alerts.exec.command, NULL-terminated; NULL: none
+    bool alert_log;   // alerts to the log
+    char **exec_argv; // alerts.exec.command, NULL-terminated; NULL: none
     double exec_timeout_seconds;
-    int alert_min_severity;    // 0 info (never sent), 1 warning, 2 critical
-    bool stop_on_critical;     // the trainer stops at the next step border with a checkpoint refused; false
+    int alert_min_severity; // 1 warning, 2 critical; as in an incident, where 0 is info, which is never sent
+    bool stop_on_critical;  // the trainer stops at the next step border with a checkpoint refused; false
 } keel_monitor_config;
 
-// Reads top-level key `monitor` of the file; OVERRIDES are "monitor.key=value" assignments, all others are an error.
-keel_status keel_monitor_config_load(const char *path, const char *const *overrides, size_t count, keel_monitor_config **config);
+// Reads top-level key `monitor` of the file, in which the trainer's sections may stand too; PATH NULL: the defaults.
+// OVERRIDES are "monitor.key=value" assignments, all others are an error.
+keel_status keel_monitor_config_load(const char *path, const char *const *overrides, size_t count,
+                                     keel_monitor_config **config);
 // The same from a document that has `monitor` at its top, which is taken over (also on failure).
 keel_status keel_monitor_config_read(keel_yaml *doc, keel_monitor_config **config);
-// The defaults, as with an empty file.
+// The same from the value of key `monitor` (NULL: the defaults) of a document that stays the caller's and must outlive
+// the config.
+keel_status keel_monitor_config_section(const keel_yaml_node *monitor, keel_monitor_config **config);
+// The defaults, as with an empty file: what configs/monitor.yaml says.
 keel_status keel_monitor_config_default(keel_monitor_config **config);
 void keel_monitor_config_free(keel_monitor_config *config);
 

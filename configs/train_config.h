@@ -1,4 +1,5 @@
-// The trainer's YAML. Sections and keys follow MindSpore Transformers where it has the same thing. Unknown keys are errors.
+// The trainer's YAML. Sections and keys follow MindSpore Transformers where it has the same thing. Unknown keys are
+// errors.
 #ifndef KEEL_CONFIGS_TRAIN_CONFIG_H
 #define KEEL_CONFIGS_TRAIN_CONFIG_H
 
@@ -13,9 +14,9 @@ typedef struct keel_runner_config { // runner_config
     int64_t batch_size;             // sequences of one micro-batch on one data-parallel rank
     int64_t gradient_accumulation_steps;
     int64_t seed;
-    char *output_dir;               // checkpoints; "runs/train"
-    int64_t log_interval;           // steps between printed lines; 10
-    int64_t stop_after_skipped;     // non-finite gradient norms in a row that stop the run; 3
+    char *output_dir;           // checkpoints; "runs/train"
+    int64_t log_interval;       // steps between printed lines; 10
+    int64_t stop_after_skipped; // non-finite gradient norms in a row that stop the run; 3
 } keel_runner_config;
 
 typedef struct keel_wrapper_config { // runner_wrapper
@@ -29,6 +30,7 @@ typedef struct keel_model_config { // model_config
     int model_type;                // keel_model_type: gpt2, llama
     int64_t vocab_size;
     int64_t seq_length;
+    int64_t max_position_embeddings; // gpt2: rows of the learned position table; default (0): seq_length
     int64_t hidden_size;
     int64_t num_layers;
     int64_t num_heads;
@@ -47,13 +49,14 @@ typedef struct keel_param_group_config { // optimizer.groups[]: the first whose 
     double lr_scale;                     // times the learning rate; 1
     double weight_decay;                 // NaN: the optimizer's
     double max_grad_norm;                // this group's own clipping, apart from the global one; NaN: none of its own
+    const keel_yaml_node *node;          // the entry, for error messages ("params" is its child)
 } keel_param_group_config;
 
 typedef struct keel_optimizer_config { // optimizer
     int type;                          // AdamW
     double beta1, beta2;               // betas: [b1, b2]
     double eps;
-    double weight_decay;               // on matrices; vectors (biases, norms) only through groups
+    double weight_decay; // on matrices; vectors (biases, norms) only through groups
     keel_param_group_config *groups;
     size_t group_count;
 } keel_optimizer_config;
@@ -78,9 +81,9 @@ typedef struct keel_parallel_config { // parallel_config
 typedef struct keel_dataset_config { // train_dataset
     char **text;                     // plain text files or folders, tokenized to SHARDS when that is absent or older
     size_t text_count;
-    char *shards;                    // folder of token shards (HDF5)
-    int64_t shard_tokens;            // tokens per shard; 1 Mi
-    bool shuffle;                    // a seeded permutation of sequences per epoch; true
+    char *shards;         // folder of token shards (HDF5)
+    int64_t shard_tokens; // tokens per shard; 1 Mi
+    bool shuffle;         // a seeded permutation of sequences per epoch; true
 } keel_dataset_config;
 
 typedef struct keel_checkpoint_config { // callback.checkpoint
@@ -100,6 +103,7 @@ typedef struct keel_fault_config { // faults[]: for experiments and tests
     char *quantity;                // ... quantity (weight, activation, activation_grad, grad_unreduced, ...)
     int64_t index;                 // nan: element; 0
     double factor;                 // learning_rate: times
+    const keel_yaml_node *node;    // the entry, for error messages
 } keel_fault_config;
 
 typedef struct keel_train_config {
@@ -114,12 +118,22 @@ typedef struct keel_train_config {
     keel_checkpoint_config checkpoint;
     keel_fault_config *faults;
     size_t fault_count;
-    const keel_yaml_node *monitor; // top-level `monitor`, if any: read by monitor_config
+    const keel_yaml_node *monitor; // top-level `monitor`, if any: read by keel_monitor_config_section
 } keel_train_config;
 
-// Loads, applies OVERRIDES ("key.path=value"), checks every range and how the values fit together (heads divide hidden_size, ...).
-keel_status keel_train_config_load(const char *path, const char *const *overrides, size_t count, keel_train_config **config);
-keel_status keel_train_config_parse(const char *name, const char *text, size_t size, keel_train_config **config); // for tests
+// The file's top-level keys beside `monitor`, as rows of a table of fields: for whoever else reads a file that serves
+// both.
+#define KEEL_TRAIN_SECTION_ROWS                                                                                        \
+    KEEL_YAML_ROW_SECTION(runner_config), KEEL_YAML_ROW_SECTION(runner_wrapper), KEEL_YAML_ROW_SECTION(model_config),  \
+        KEEL_YAML_ROW_SECTION(optimizer), KEEL_YAML_ROW_SECTION(lr_schedule), KEEL_YAML_ROW_SECTION(parallel_config),  \
+        KEEL_YAML_ROW_SECTION(train_dataset), KEEL_YAML_ROW_SECTION(callback), KEEL_YAML_ROW_SECTION(faults)
+
+// Loads, applies OVERRIDES ("key.path=value"), checks every range and how the values fit together (heads divide
+// hidden_size, ...).
+keel_status keel_train_config_load(const char *path, const char *const *overrides, size_t count,
+                                   keel_train_config **config);
+keel_status keel_train_config_parse(const char *name, const char *text, size_t size,
+                                    keel_train_config **config); // for tests
 void keel_train_config_free(keel_train_config *config);
 
 #endif

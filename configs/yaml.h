@@ -16,18 +16,20 @@ typedef struct keel_yaml_node keel_yaml_node; // valid as long as the document
 // What a document may hold: an alias that would copy more than this is refused, not expanded.
 enum { KEEL_YAML_MAX_BYTES = 1 << 20, KEEL_YAML_MAX_NODES = 10000, KEEL_YAML_MAX_DEPTH = 64 };
 
-// Anchors and aliases are resolved, merge keys ("<<") too. One document per file, UTF-8. A tab in indentation, a duplicate key, a tag other
-// than !!str, a bound met and everything that libyaml refuses are KEEL_ERR_CONFIG with the place. A file that cannot be read is KEEL_ERR_IO.
+// Anchors and aliases are resolved, merge keys ("<<") too. One document per file, UTF-8. A tab in indentation, a
+// duplicate key, a tag other than !!str, a bound met and everything that libyaml refuses are KEEL_ERR_CONFIG with the
+// place. A file that cannot be read is KEEL_ERR_IO.
 keel_status keel_yaml_load(const char *path, keel_yaml **doc);
 keel_status keel_yaml_parse(const char *name, const char *text, size_t size,
-                            keel_yaml **doc); // NAME stands for the file in messages
-void keel_yaml_free(keel_yaml *doc);          // NULL is fine
+                            keel_yaml **doc);               // NAME stands for the file in messages
+void keel_yaml_free(keel_yaml *doc);                        // NULL is fine
 const char *keel_yaml_name(const keel_yaml *doc);           // the file's path
 const keel_yaml_node *keel_yaml_root(const keel_yaml *doc); // NULL for an empty document
 
-// "key.path=value" over the document: creates missing mappings, replaces what is there; value is YAML ("[1, 2]", "0.1", "text"). List items
-// by number ("faults.0.step=3"). The document is as before on failure. In messages such a value stands in "--set", its line is the number
-// of the assignment on this document, from 1, its column that in the assignment.
+// "key.path=value" over the document: creates missing mappings, replaces what is there; value is YAML ("[1, 2]", "0.1",
+// "text"). List items by number ("faults.0.step=3"). The document is as before on failure. In messages such a value
+// stands in "--set", its line is the number of the assignment on this document, from 1, its column that in the
+// assignment.
 keel_status keel_yaml_set(keel_yaml *doc, const char *assignment);
 
 // The document as YAML text, malloc'ed, with overrides applied: what the store keeps as /config_yaml.
@@ -47,15 +49,16 @@ keel_status keel_yaml_fail(const keel_yaml_node *node, const char *format, ...) 
 // The same for KEY (may be dotted), which NODE lacks: "file:line:column: dotted.KEY: MESSAGE".
 keel_status keel_yaml_fail_key(const keel_yaml_node *node, const char *key, const char *format, ...) KEEL_PRINTF(3, 4);
 
-// The one of NAMES that needs the fewest edits (insert, delete, replace, swap of neighbours) to become TEXT; the first of equals.
-// NULL if COUNT is 0.
+// The one of NAMES that needs the fewest edits (insert, delete, replace, swap of neighbours) to become TEXT; the first
+// of equals. NULL if COUNT is 0.
 const char *keel_yaml_nearest(const char *text, const char *const *names, size_t count);
 
 // One value. Quoted text is never a number or a switch.
 keel_status keel_yaml_to_bool(const keel_yaml_node *node, bool *value);     // true, false, yes, no, on, off
 keel_status keel_yaml_to_int(const keel_yaml_node *node, int64_t *value);   // decimal
 keel_status keel_yaml_to_double(const keel_yaml_node *node, double *value); // decimal or .inf; never NaN
-// A list of scalars, or one scalar as a list of one. LIST is malloc'ed and ends with NULL; free with keel_yaml_free_strings.
+// A list of scalars, or one scalar as a list of one. LIST is malloc'ed and ends with NULL; free with
+// keel_yaml_free_strings.
 keel_status keel_yaml_to_strings(const keel_yaml_node *node, char ***list, size_t *count);
 void keel_yaml_free_strings(char **list); // NULL is fine
 
@@ -81,6 +84,22 @@ typedef struct keel_yaml_field {
 // Bounds for DOUBLE: as min, greater than 0; as max, any but infinity.
 #define KEEL_YAML_POSITIVE DBL_TRUE_MIN
 #define KEEL_YAML_FINITE   DBL_MAX
+
+// Rows of such a table for members that are named as their keys.
+#define KEEL_YAML_ROW_BOOL(s, member)                                                                                  \
+    { .key = #member, .type = KEEL_YAML_BOOL, .offset = offsetof(s, member) }
+#define KEEL_YAML_ROW_STRING(s, member)                                                                                \
+    { .key = #member, .type = KEEL_YAML_STRING, .offset = offsetof(s, member) }
+#define KEEL_YAML_ROW_NODE(s, member)                                                                                  \
+    { .key = #member, .type = KEEL_YAML_NODE, .offset = offsetof(s, member) }
+#define KEEL_YAML_ROW_SECTION(name)                                                                                    \
+    { .key = #name, .type = KEEL_YAML_SECTION }
+#define KEEL_YAML_ROW_ENUM(s, member, list)                                                                            \
+    { .key = #member, .type = KEEL_YAML_ENUM, .offset = offsetof(s, member), .names = (list) }
+#define KEEL_YAML_ROW_INT(s, member, least, most)                                                                      \
+    { .key = #member, .type = KEEL_YAML_INT, .offset = offsetof(s, member), .min = (least), .max = (most) }
+#define KEEL_YAML_ROW_DOUBLE(s, member, least, most)                                                                   \
+    { .key = #member, .type = KEEL_YAML_DOUBLE, .offset = offsetof(s, member), .min = (least), .max = (most) }
 
 // Reads mapping NODE (NULL or null: nothing to read) into the struct at TARGET. Unknown keys are errors.
 keel_status keel_yaml_read(const keel_yaml_node *node, const keel_yaml_field *fields, size_t count, void *target);

@@ -12,8 +12,8 @@ struct keel_yaml_node {
     const keel_yaml_node *key; // of a value in a mapping; a key's is itself; NULL in a list
     size_t index;              // in a list
     keel_yaml_kind kind;
-    bool quoted;                   // the text is a text even if it looks like a number
-    const char *text;              // SCALAR, NULL
+    bool quoted;                    // the text is a text even if it looks like a number
+    const char *text;               // SCALAR, NULL
     keel_yaml_node **keys, **items; // MAP: [size] each; LIST: items alone
     size_t size, capacity;
 };
@@ -49,8 +49,8 @@ keel_status keel_yaml_node_append(keel_yaml_node *node, keel_yaml_node *key, kee
 // Index of the child with this key; the size if there is none.
 size_t keel_yaml_node_find(const keel_yaml_node *node, const char *key);
 
-// Parses TEXT, whose first character stands at PLACE, as the child that PLACE describes, DEPTH levels below the root. Gives a node of kind
-// NULL for an empty text. ABOUT: the key for messages of libyaml; NULL: none.
+// Parses TEXT, whose first character stands at PLACE, as the child that PLACE describes, DEPTH levels below the root.
+// Gives a node of kind NULL for an empty text. ABOUT: the key for messages of libyaml; NULL: none.
 keel_status keel_yaml_parse_value(keel_yaml *doc, const keel_yaml_place *place, const char *about, size_t depth,
                                   const char *text, size_t size, keel_yaml_node **node);
 

@@ -1,0 +1,365 @@
+#include "configs/train_config.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+// INT bounds: as large as a double tells apart.
+#define MANY 0x1p53
+
+enum { UNSET = -1 };
+
+static const char *const model_names[] = {"gpt2", "llama", NULL};
+static const char *const optimizer_names[] = {"AdamW", NULL};
+static const char *const lr_names[] = {"constant", "linear", "cosine", NULL};
+static const char *const fault_names[] = {"nan", "garbage_batch", "learning_rate", NULL};
+
+static const keel_yaml_field top_fields[] = {
+    KEEL_TRAIN_SECTION_ROWS,
+    KEEL_YAML_ROW_NODE(keel_train_config, monitor),
+};
+
+static const keel_yaml_field runner_fields[] = {
+    KEEL_YAML_ROW_INT(keel_runner_config, steps, 1, MANY),
+    KEEL_YAML_ROW_INT(keel_runner_config, batch_size, 1, 1 << 20),
+    KEEL_YAML_ROW_INT(keel_runner_config, gradient_accumulation_steps, 1, 1 << 20),
+    KEEL_YAML_ROW_INT(keel_runner_config, seed, 0, MANY),
+    KEEL_YAML_ROW_STRING(keel_runner_config, output_dir),
+    KEEL_YAML_ROW_INT(keel_runner_config, log_interval, 1, MANY),
+    KEEL_YAML_ROW_INT(keel_runner_config, stop_after_skipped, 1, MANY),
+};
+
+static const keel_yaml_field wrapper_fields[] = {
+    KEEL_YAML_ROW_BOOL(keel_wrapper_config, use_clip_grad),
+    KEEL_YAML_ROW_DOUBLE(keel_wrapper_config, max_grad_norm, KEEL_YAML_POSITIVE, KEEL_YAML_FINITE),
+};
+
+static const keel_yaml_field model_fields[] = {
+    KEEL_YAML_ROW_ENUM(keel_model_config, model_type, model_names),
+    KEEL_YAML_ROW_INT(keel_model_config, vocab_size, 1, INT32_MAX),
+    KEEL_YAML_ROW_INT(keel_model_config, seq_length, 1, 1 << 24),
+    KEEL_YAML_ROW_INT(keel_model_config, hidden_size, 1, 1 << 20),
+    KEEL_YAML_ROW_INT(keel_model_config, num_layers, 1, 10000),
+    KEEL_YAML_ROW_INT(keel_model_config, num_heads, 1, 1 << 20),
+    KEEL_YAML_ROW_INT(keel_model_config, n_kv_heads, 1, 1 << 20),
+    KEEL_YAML_ROW_INT(keel_model_config, intermediate_size, 1, 1 << 24),
+    KEEL_YAML_ROW_DOUBLE(keel_model_config, layer_norm_epsilon, KEEL_YAML_POSITIVE, 1),
+    KEEL_YAML_ROW_DOUBLE(keel_model_config, rms_norm_eps, KEEL_YAML_POSITIVE, 1),
+    KEEL_YAML_ROW_DOUBLE(keel_model_config, theta, 1, KEEL_YAML_FINITE),
+    KEEL_YAML_ROW_BOOL(keel_model_config, tie_word_embeddings),
+    KEEL_YAML_ROW_DOUBLE(keel_model_config, initializer_range, KEEL_YAML_POSITIVE, KEEL_YAML_FINITE),
+    KEEL_YAML_ROW_STRING(keel_model_config, checkpoint_name_or_path),
+};
+
+static const keel_yaml_field optimizer_fields[] = {
+    KEEL_YAML_ROW_ENUM(keel_optimizer_config, type, optimizer_names),
+    KEEL_YAML_ROW_SECTION(betas),
+    KEEL_YAML_ROW_DOUBLE(keel_optimizer_config, eps, KEEL_YAML_POSITIVE, KEEL_YAML_FINITE),
+    KEEL_YAML_ROW_DOUBLE(keel_optimizer_config, weight_decay, 0, KEEL_YAML_FINITE),
+    KEEL_YAML_ROW_SECTION(groups),
+};
+
+static const keel_yaml_field group_fields[] = {
+    KEEL_YAML_ROW_STRING(keel_param_group_config, params),
+    KEEL_YAML_ROW_DOUBLE(keel_param_group_config, lr_scale, 0, KEEL_YAML_FINITE),
+    KEEL_YAML_ROW_DOUBLE(keel_param_group_config, weight_decay, 0, KEEL_YAML_FINITE),
+    KEEL_YAML_ROW_DOUBLE(keel_param_group_config, max_grad_norm, KEEL_YAML_POSITIVE, KEEL_YAML_FINITE),
+};
+
+static const keel_yaml_field lr_fields[] = {
+    KEEL_YAML_ROW_ENUM(keel_lr_config, type, lr_names),
+    KEEL_YAML_ROW_DOUBLE(keel_lr_config, learning_rate, 0, KEEL_YAML_FINITE),
+    KEEL_YAML_ROW_DOUBLE(keel_lr_config, lr_end, 0, KEEL_YAML_FINITE),
+    KEEL_YAML_ROW_INT(keel_lr_config, warmup_steps, 0, MANY),
+    KEEL_YAML_ROW_INT(keel_lr_config, total_steps, UNSET, MANY),
+};
+
+static const keel_yaml_field parallel_fields[] = {
+    KEEL_YAML_ROW_INT(keel_parallel_config, data_parallel, 0, 1 << 20),
+    KEEL_YAML_ROW_INT(keel_parallel_config, model_parallel, 1, 1),
+    KEEL_YAML_ROW_INT(keel_parallel_config, pipeline_stage, 1, 1),
+    KEEL_YAML_ROW_INT(keel_parallel_config, bucket_bytes, 4, 1 << 30),
+};
+
+static const keel_yaml_field dataset_fields[] = {
+    KEEL_YAML_ROW_SECTION(text),
+    KEEL_YAML_ROW_STRING(keel_dataset_config, shards),
+    KEEL_YAML_ROW_INT(keel_dataset_config, shard_tokens, 1, 1 << 30),
+    KEEL_YAML_ROW_BOOL(keel_dataset_config, shuffle),
+};
+
+static const keel_yaml_field callback_fields[] = {KEEL_YAML_ROW_SECTION(checkpoint)};
+
+static const keel_yaml_field checkpoint_fields[] = {
+    KEEL_YAML_ROW_INT(keel_checkpoint_config, save_interval, 0, MANY),
+    KEEL_YAML_ROW_INT(keel_checkpoint_config, keep, 1, 1 << 20),
+    KEEL_YAML_ROW_INT(keel_checkpoint_config, keep_healthy, 0, 1 << 20),
+};
+
+static const keel_yaml_field fault_fields[] = {
+    KEEL_YAML_ROW_ENUM(keel_fault_config, kind, fault_names),
+    KEEL_YAML_ROW_INT(keel_fault_config, step, 1, MANY),
+    KEEL_YAML_ROW_INT(keel_fault_config, steps, 1, MANY),
+    KEEL_YAML_ROW_INT(keel_fault_config, rank, -1, 1 << 20),
+    KEEL_YAML_ROW_STRING(keel_fault_config, site),
+    KEEL_YAML_ROW_STRING(keel_fault_config, quantity),
+    KEEL_YAML_ROW_INT(keel_fault_config, index, 0, MANY),
+    KEEL_YAML_ROW_DOUBLE(keel_fault_config, factor, 0, KEEL_YAML_FINITE),
+};
+
+static keel_status no_memory(void) {
+    return keel_fail(KEEL_ERR_MEMORY, "trainer configuration: out of memory");
+}
+
+typedef struct required_key {
+    const char *section, *key;
+} required_key;
+
+static const required_key required_keys[] = {
+    {"runner_config", "steps"},     {"model_config", "model_type"},   {"model_config", "vocab_size"},
+    {"model_config", "seq_length"}, {"model_config", "hidden_size"},  {"model_config", "num_layers"},
+    {"model_config", "num_heads"},  {"lr_schedule", "learning_rate"}, {"train_dataset", "shards"},
+};
+
+static keel_status check_required(const keel_yaml_node *root) {
+    for (const required_key *r = required_keys; r < required_keys + COUNT(required_keys); r++) {
+        const keel_yaml_node *section = keel_yaml_get(root, r->section);
+        if (keel_yaml_kind_of(section) == KEEL_YAML_NULL) return keel_yaml_fail_key(root, r->section, "missing");
+        if (keel_yaml_kind_of(keel_yaml_get(section, r->key)) == KEEL_YAML_NULL)
+            return keel_yaml_fail_key(section, r->key, "missing");
+    }
+    return KEEL_OK;
+}
+
+static keel_status check_gpt2(const keel_yaml_node *node, keel_model_config *model) {
+    if (model->n_kv_heads != model->num_heads)
+        return keel_yaml_fail(keel_yaml_get(node, "n_kv_heads"), "gpt2 has as many as num_heads, %lld",
+                              (long long)model->num_heads);
+    if (model->intermediate_size == UNSET) model->intermediate_size = 4 * model->hidden_size;
+    return KEEL_OK;
+}
+
+static keel_status check_llama(const keel_yaml_node *node, const keel_model_config *model) {
+    if (model->num_heads % model->n_kv_heads != 0)
+        return keel_yaml_fail(keel_yaml_get(node, "n_kv_heads"), "%lld does not divide num_heads, %lld",
+                              (long long)model->n_kv_heads, (long long)model->num_heads);
+    if (model->hidden_size / model->num_heads % 2 != 0)
+        return keel_yaml_fail(keel_yaml_get(node, "num_heads"),
+                              "a head is hidden_size / num_heads = %lld wide; rotary positions need an even width",
+                              (long long)(model->hidden_size / model->num_heads));
+    if (model->intermediate_size == UNSET) return keel_yaml_fail_key(node, "intermediate_size", "missing");
+    return KEEL_OK;
+}
+
+static keel_status check_model(const keel_yaml_node *node, keel_model_config *model) {
+    if (model->hidden_size % model->num_heads != 0)
+        return keel_yaml_fail(keel_yaml_get(node, "num_heads"), "%lld does not divide hidden_size, %lld",
+                              (long long)model->num_heads, (long long)model->hidden_size);
+    if (model->n_kv_heads == UNSET) model->n_kv_heads = model->num_heads;
+    bool gpt2 = model->model_type == KEEL_MODEL_GPT2;
+    if (!keel_yaml_get(node, "tie_word_embeddings")) model->tie_word_embeddings = gpt2;
+    return gpt2 ? check_gpt2(node, model) : check_llama(node, model);
+}
+
+static keel_status read_betas(const keel_yaml_node *betas, keel_optimizer_config *optimizer) {
+    if (!betas) return KEEL_OK;
+    if (keel_yaml_kind_of(betas) != KEEL_YAML_LIST || keel_yaml_size(betas) != 2)
+        return keel_yaml_fail(betas, "expected a list of two numbers");
+    double *values[2] = {&optimizer->beta1, &optimizer->beta2};
+    for (size_t i = 0; i < 2; i++) {
+        const keel_yaml_node *node = keel_yaml_item(betas, i);
+        keel_status status = keel_yaml_to_double(node, values[i]);
+        if (status) return status;
+        if (!(*values[i] >= 0 && *values[i] < 1))
+            return keel_yaml_fail(node, "must be at least 0 and less than 1, found %s", keel_yaml_text(node));
+    }
+    return KEEL_OK;
+}
+
+static keel_status read_groups(const keel_yaml_node *groups, keel_optimizer_config *optimizer) {
+    size_t count = keel_yaml_size(groups);
+    if (keel_yaml_kind_of(groups) == KEEL_YAML_NULL) return KEEL_OK;
+    if (keel_yaml_kind_of(groups) != KEEL_YAML_LIST) return keel_yaml_fail(groups, "expected a list of groups");
+    if (count == 0) return KEEL_OK;
+    optimizer->groups = calloc(count, sizeof *optimizer->groups);
+    if (!optimizer->groups) return no_memory();
+    optimizer->group_count = count;
+    for (size_t i = 0; i < count; i++) {
+        const keel_yaml_node *node = keel_yaml_item(groups, i);
+        keel_param_group_config *group = &optimizer->groups[i];
+        *group = (keel_param_group_config){
+            .lr_scale = 1, .weight_decay = (double)NAN, .max_grad_norm = (double)NAN, .node = node};
+        keel_status status = keel_yaml_read(node, group_fields, COUNT(group_fields), group);
+        if (status) return status;
+        if (!group->params) return keel_yaml_fail_key(node, "params", "missing: a pattern for the parameters' names");
+    }
+    return KEEL_OK;
+}
+
+static keel_status read_optimizer(const keel_yaml_node *node, keel_optimizer_config *optimizer) {
+    keel_status status = keel_yaml_read(node, optimizer_fields, COUNT(optimizer_fields), optimizer);
+    if (!status) status = read_betas(keel_yaml_get(node, "betas"), optimizer);
+    if (!status) status = read_groups(keel_yaml_get(node, "groups"), optimizer);
+    return status;
+}
+
+static keel_status check_lr(const keel_yaml_node *node, int64_t steps, keel_lr_config *lr) {
+    if (lr->total_steps == UNSET) lr->total_steps = steps;
+    if (lr->total_steps == 0)
+        return keel_yaml_fail(keel_yaml_get(node, "total_steps"),
+                              "must be at least 1, or -1 for runner_config.steps; found 0");
+    if (lr->warmup_steps > lr->total_steps)
+        return keel_yaml_fail(keel_yaml_get(node, "warmup_steps"), "%lld is more than total_steps, %lld",
+                              (long long)lr->warmup_steps, (long long)lr->total_steps);
+    return KEEL_OK;
+}
+
+static keel_status read_dataset(const keel_yaml_node *node, keel_dataset_config *dataset) {
+    keel_status status = keel_yaml_read(node, dataset_fields, COUNT(dataset_fields), dataset);
+    const keel_yaml_node *text = keel_yaml_get(node, "text");
+    if (status || keel_yaml_kind_of(text) == KEEL_YAML_NULL) return status;
+    status = keel_yaml_to_strings(text, &dataset->text, &dataset->text_count);
+    if (!status && dataset->text_count == 0) return keel_yaml_fail(text, "an empty list");
+    return status;
+}
+
+static keel_status read_callback(const keel_yaml_node *node, keel_checkpoint_config *checkpoint) {
+    keel_status status = keel_yaml_read(node, callback_fields, COUNT(callback_fields), NULL);
+    if (status) return status;
+    return keel_yaml_read(keel_yaml_get(node, "checkpoint"), checkpoint_fields, COUNT(checkpoint_fields), checkpoint);
+}
+
+static keel_status require_for(const keel_fault_config *fault, const char *key) {
+    if (keel_yaml_get(fault->node, key)) return KEEL_OK;
+    return keel_yaml_fail_key(fault->node, key, "missing, fault %s needs it", fault_names[fault->kind]);
+}
+
+static keel_status read_fault(const keel_yaml_node *node, keel_fault_config *fault) {
+    *fault = (keel_fault_config){.kind = UNSET, .step = UNSET, .steps = 1, .rank = -1, .factor = 1, .node = node};
+    keel_status status = keel_yaml_read(node, fault_fields, COUNT(fault_fields), fault);
+    if (status) return status;
+    if (fault->kind == UNSET) return keel_yaml_fail_key(node, "kind", "missing: nan, garbage_batch or learning_rate");
+    status = require_for(fault, "step");
+    if (!status && fault->kind == KEEL_FAULT_NAN) status = require_for(fault, "site");
+    if (!status && fault->kind == KEEL_FAULT_NAN) status = require_for(fault, "quantity");
+    if (!status && fault->kind == KEEL_FAULT_LEARNING_RATE) status = require_for(fault, "factor");
+    return status;
+}
+
+static keel_status read_faults(const keel_yaml_node *faults, keel_train_config *config) {
+    size_t count = keel_yaml_size(faults);
+    if (keel_yaml_kind_of(faults) == KEEL_YAML_NULL) return KEEL_OK;
+    if (keel_yaml_kind_of(faults) != KEEL_YAML_LIST) return keel_yaml_fail(faults, "expected a list of faults");
+    if (count == 0) return KEEL_OK;
+    config->faults = calloc(count, sizeof *config->faults);
+    if (!config->faults) return no_memory();
+    config->fault_count = count;
+    keel_status status = KEEL_OK;
+    for (size_t i = 0; !status && i < count; i++) status = read_fault(keel_yaml_item(faults, i), &config->faults[i]);
+    return status;
+}
+
+// Every value by itself, before any question of what is missing or does not fit together.
+static keel_status read_values(const keel_yaml_node *root, keel_train_config *config) {
+#define SECTION(name) keel_yaml_get(root, #name)
+    keel_status status = keel_yaml_read(root, top_fields, COUNT(top_fields), config);
+    if (!status) status = keel_yaml_read(SECTION(runner_config), runner_fields, COUNT(runner_fields), &config->runner);
+    if (!status)
+        status = keel_yaml_read(SECTION(runner_wrapper), wrapper_fields, COUNT(wrapper_fields), &config->wrapper);
+    if (!status) status = keel_yaml_read(SECTION(model_config), model_fields, COUNT(model_fields), &config->model);
+    if (!status) status = read_optimizer(SECTION(optimizer), &config->optimizer);
+    if (!status) status = keel_yaml_read(SECTION(lr_schedule), lr_fields, COUNT(lr_fields), &config->lr);
+    if (!status)
+        status = keel_yaml_read(SECTION(parallel_config), parallel_fields, COUNT(parallel_fields), &config->parallel);
+    if (!status) status = read_dataset(SECTION(train_dataset), &config->dataset);
+    if (!status) status = read_callback(SECTION(callback), &config->checkpoint);
+    if (!status) status = read_faults(SECTION(faults), config);
+    return status;
+#undef SECTION
+}
+
+static keel_status read_all(const keel_yaml_node *root, keel_train_config *config) {
+    config->runner.output_dir = strdup("runs/train");
+    if (!config->runner.output_dir) return no_memory();
+    keel_status status = read_values(root, config);
+    if (!status) status = check_required(root);
+    if (!status && !config->runner.output_dir)
+        status = keel_yaml_fail(keel_yaml_get(keel_yaml_get(root, "runner_config"), "output_dir"), "expected a folder");
+    if (!status) status = check_model(keel_yaml_get(root, "model_config"), &config->model);
+    if (!status) status = check_lr(keel_yaml_get(root, "lr_schedule"), config->runner.steps, &config->lr);
+    return status;
+}
+
+// Takes the document over, also on failure.
+static keel_status read_document(keel_yaml *doc, keel_train_config **config) {
+    const keel_yaml_node *root = keel_yaml_root(doc);
+    keel_train_config *made = malloc(sizeof *made);
+    if (!made) {
+        keel_yaml_free(doc);
+        return no_memory();
+    }
+    *made = (keel_train_config){
+        .doc = doc,
+        .runner = {.batch_size = 1, .gradient_accumulation_steps = 1, .log_interval = 10, .stop_after_skipped = 3},
+        .wrapper = {.use_clip_grad = true, .max_grad_norm = 1},
+        .model = {.n_kv_heads = UNSET,
+                  .intermediate_size = UNSET,
+                  .layer_norm_epsilon = 1e-5,
+                  .rms_norm_eps = 1e-6,
+                  .theta = 10000,
+                  .initializer_range = 0.02},
+        .optimizer = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1},
+        .lr = {.type = KEEL_LR_COSINE, .total_steps = UNSET},
+        .parallel = {.model_parallel = 1, .pipeline_stage = 1, .bucket_bytes = 4 << 20},
+        .dataset = {.shard_tokens = 1 << 20, .shuffle = true},
+        .checkpoint = {.keep = 3, .keep_healthy = 3},
+    };
+    keel_status status = KEEL_OK;
+    if (root)
+        status = read_all(root, made);
+    else
+        status = keel_fail(KEEL_ERR_CONFIG, "%s:1:1: runner_config: missing, the file is empty", keel_yaml_name(doc));
+    if (status) {
+        keel_train_config_free(made);
+        return status;
+    }
+    *config = made;
+    return KEEL_OK;
+}
+
+keel_status keel_train_config_load(const char *path, const char *const *overrides, size_t count,
+                                   keel_train_config **config) {
+    keel_yaml *doc = NULL;
+    keel_status status = keel_yaml_load(path, &doc);
+    for (size_t i = 0; !status && i < count; i++) status = keel_yaml_set(doc, overrides[i]);
+    if (status) {
+        keel_yaml_free(doc);
+        return status;
+    }
+    return read_document(doc, config);
+}
+
+keel_status keel_train_config_parse(const char *name, const char *text, size_t size, keel_train_config **config) {
+    keel_yaml *doc = NULL;
+    keel_status status = keel_yaml_parse(name, text, size, &doc);
+    return status ? status : read_document(doc, config);
+}
+
+void keel_train_config_free(keel_train_config *config) {
+    if (!config) return;
+    free(config->runner.output_dir);
+    free(config->model.checkpoint_name_or_path);
+    for (size_t i = 0; i < config->optimizer.group_count; i++) free(config->optimizer.groups[i].params);
+    free(config->optimizer.groups);
+    keel_yaml_free_strings(config->dataset.text);
+    free(config->dataset.shards);
+    for (size_t i = 0; i < config->fault_count; i++) {
+        free(config->faults[i].site);
+        free(config->faults[i].quantity);
+    }
+    free(config->faults);
+    keel_yaml_free(config->doc);
+    free(config);
+}
