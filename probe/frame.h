@@ -1,5 +1,6 @@
 // A frame: everything observed in one step on one rank, preallocated. The unit that is merged over ranks and handed on.
-// One contiguous block: header, then scalars, then step records, then micro-batch records; so that a merge over ranks is one element.
+// One contiguous block: header, then scalars, then step records, then micro-batch records; so that a merge over ranks
+// is one element.
 #ifndef KEEL_PROBE_FRAME_H
 #define KEEL_PROBE_FRAME_H
 
@@ -10,14 +11,14 @@
 
 // keel_step.flags
 enum {
-    KEEL_STEP_SKIPPED = 1u << 0,      // the update was not applied: non-finite gradient norm
-    KEEL_STEP_OVERFLOW = 1u << 1,     // skipped because of the loss scale
-    KEEL_STEP_RESUMED = 1u << 2,      // first step after a resume
-    KEEL_STEP_EPOCH = 1u << 3,        // first step of an epoch
-    KEEL_STEP_EVALUATION = 1u << 4,   // evaluation ran after this step
-    KEEL_STEP_CHECKPOINT = 1u << 5,   // a checkpoint was written after this step
-    KEEL_STEP_FAULT = 1u << 6,        // a configured fault was injected in this step
-    KEEL_STEP_DROPPED = 1u << 7,      // a rank could not record the step: values are missing, not healthy
+    KEEL_STEP_SKIPPED = 1u << 0,    // the update was not applied: non-finite gradient norm
+    KEEL_STEP_OVERFLOW = 1u << 1,   // skipped because of the loss scale
+    KEEL_STEP_RESUMED = 1u << 2,    // first step after a resume
+    KEEL_STEP_EPOCH = 1u << 3,      // first step of an epoch
+    KEEL_STEP_EVALUATION = 1u << 4, // evaluation ran after this step
+    KEEL_STEP_CHECKPOINT = 1u << 5, // a checkpoint was written after this step
+    KEEL_STEP_FAULT = 1u << 6,      // a configured fault was injected in this step
+    KEEL_STEP_DROPPED = 1u << 7,    // a rank could not record the step: values are missing, not healthy
 };
 
 // What identifies a step. All ranks give the same, but for seconds (merged by max).
@@ -27,9 +28,9 @@ typedef struct keel_step {
     uint64_t samples;     // sequences consumed so far, all ranks
     uint64_t first_batch; // id of the first and the last batch of the step
     uint64_t last_batch;
-    double time_unix;     // seconds since 1970, at the end of the step
-    double seconds;       // duration of the step
-    uint32_t flags;       // KEEL_STEP_*
+    double time_unix; // seconds since 1970, at the end of the step
+    double seconds;   // duration of the step
+    uint32_t flags;   // KEEL_STEP_*
     uint32_t reserved;
 } keel_step;
 
@@ -57,7 +58,8 @@ typedef struct keel_frame {
 
 KEEL_API size_t keel_frame_bytes(uint32_t scalars, uint32_t sites, uint32_t micros, uint32_t micro_sites);
 // Lays the frame out in MEMORY (keel_frame_bytes, aligned to 64) and clears it.
-KEEL_API keel_frame *keel_frame_init(void *memory, uint32_t scalars, uint32_t sites, uint32_t micros, uint32_t micro_sites);
+KEEL_API keel_frame *keel_frame_init(void *memory, uint32_t scalars, uint32_t sites, uint32_t micros,
+                                     uint32_t micro_sites);
 // Empties every record and scalar, keeps the scalars' merge kinds.
 KEEL_API void keel_frame_clear(keel_frame *frame);
 KEEL_API keel_scalar_value *keel_frame_scalars(keel_frame *frame);

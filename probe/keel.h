@@ -11,8 +11,8 @@
 //         keel_step_end(probe, &info);
 //     }
 //
-// One thread calls begin, end and registration; observations may come from any thread, but a given site from one at a time
-// (see keel_block for parallel loops). Nothing on that path allocates, locks, makes a system call or communicates.
+// One thread calls begin, end and registration; observations may come from any thread, but a given site from one at a
+// time (see keel_block for parallel loops). Nothing on that path allocates, locks, makes a system call or communicates.
 #ifndef KEEL_PROBE_KEEL_H
 #define KEEL_PROBE_KEEL_H
 
@@ -40,8 +40,8 @@ typedef struct keel_site {
 KEEL_API keel_status keel_probe_open(uint32_t rank, keel_probe **probe);
 KEEL_API void keel_probe_close(keel_probe *probe); // NULL is fine
 
-// Registers a site. INFO is copied; INFO->id is ignored and set in the copy. Names are unique per quantity: KEEL_ERR_USAGE otherwise.
-// The site lives as long as the probe.
+// Registers a site. INFO is copied; INFO->id is ignored and set in the copy. Names are unique per quantity:
+// KEEL_ERR_USAGE otherwise. The site lives as long as the probe.
 KEEL_API keel_status keel_site_add(keel_probe *probe, const keel_site_info *info, keel_site **site);
 KEEL_API const keel_site_info *keel_site_get_info(const keel_site *site);
 
@@ -51,26 +51,27 @@ KEEL_API keel_status keel_scalar_add(keel_probe *probe, const char *name, keel_s
 // The most micro-batches of a step (gradient accumulation); 1 unless set before keel_probe_start.
 KEEL_API void keel_probe_set_micro_count(keel_probe *probe, uint32_t count);
 
-// Completes the table: the backend chooses sites, ops and schedules and allocates frames. Nothing can be added after it.
-// Without a backend nothing is enabled.
+// Completes the table: the backend chooses sites, ops and schedules and allocates frames. Nothing can be added after
+// it. Without a backend nothing is enabled.
 KEEL_API keel_status keel_probe_start(keel_probe *probe);
 
 // ---- the step ----
 
-KEEL_API void keel_step_begin(keel_probe *probe, uint64_t step); // step from 1
+KEEL_API void keel_step_begin(keel_probe *probe, uint64_t step);   // step from 1
 KEEL_API void keel_micro_begin(keel_probe *probe, uint32_t micro); // micro-batch from 0
 KEEL_API void keel_step_end(keel_probe *probe, const keel_step *step);
 
 KEEL_API void keel_observe_active(keel_site *site, const void *data, size_t n);
 
-// Adds the N elements at DATA (of the site's dtype) to the site's record of this step. Several calls in one step add up: the parts of
-// one tensor, or one tensor per micro-batch. One predictable branch where the site is not enabled.
+// Adds the N elements at DATA (of the site's dtype) to the site's record of this step. Several calls in one step add
+// up: the parts of one tensor, or one tensor per micro-batch. One predictable branch where the site is not enabled.
 static inline void keel_observe(keel_site *site, const void *data, size_t n) {
     if (site->active) keel_observe_active(site, data, n);
 }
 
-// Block form, for loops that write a tensor block by block, also in parallel: look at each block while it is in cache. Every thread
-// has a keel_block of its own; the caller ends them one after another, in a fixed order if sums must be reproducible to the bit.
+// Block form, for loops that write a tensor block by block, also in parallel: look at each block while it is in cache.
+// Every thread has a keel_block of its own; the caller ends them one after another, in a fixed order if sums must be
+// reproducible to the bit.
 typedef struct keel_block {
     keel_stats stats;
     keel_stats_params params;
@@ -94,22 +95,24 @@ KEEL_API void keel_poll(keel_probe *probe);
 // ---- what the monitor thinks ----
 
 typedef struct keel_health {
-    uint64_t judged_step;    // the last step that detectors have seen
-    uint64_t quiet_steps;    // steps up to it without a warning or critical incident open
-    uint32_t open_warnings;  // incidents open now
+    uint64_t judged_step;   // the last step that detectors have seen
+    uint64_t quiet_steps;   // steps up to it without a warning or critical incident open
+    uint32_t open_warnings; // incidents open now
     uint32_t open_criticals;
 } keel_health;
 
 // The monitor's view on this process (complete on rank 0; zeros elsewhere and without a backend). Never blocks.
 KEEL_API keel_health keel_probe_health(keel_probe *probe);
 
-// Waits until every step handed over has been merged, recorded and judged. Collective where the monitor merges over ranks.
+// Waits until every step handed over has been merged, recorded and judged. Collective where the monitor merges over
+// ranks.
 KEEL_API keel_status keel_probe_drain(keel_probe *probe);
 
-// The monitor's state (detectors, incidents), for a checkpoint, after a drain. BYTES is malloc'ed, owned by the caller; NULL and 0
-// on ranks that have none.
+// The monitor's state (detectors, incidents), for a checkpoint, after a drain. BYTES is malloc'ed, owned by the caller;
+// NULL and 0 on ranks that have none.
 KEEL_API keel_status keel_probe_save(keel_probe *probe, void **bytes, size_t *size);
-// To be called after keel_probe_start and before the first step of a resumed run. STEP: the last step the state has seen.
+// To be called after keel_probe_start and before the first step of a resumed run. STEP: the last step the state has
+// seen.
 KEEL_API keel_status keel_probe_load(keel_probe *probe, uint64_t step, const void *bytes, size_t size);
 
 // ---- for the monitor behind it (collectors/), not for training programs ----
@@ -148,6 +151,7 @@ KEEL_API uint32_t keel_probe_scalar_count(const keel_probe *probe);
 KEEL_API const char *keel_probe_scalar_name(const keel_probe *probe, uint32_t id);
 KEEL_API keel_scalar_merge keel_probe_scalar_merge(const keel_probe *probe, uint32_t id);
 KEEL_API uint32_t keel_probe_micro_count(const keel_probe *probe);
-KEEL_API uint32_t keel_probe_micro_site_count(const keel_probe *probe); // valid after plans are known: during frame allocation
+KEEL_API uint32_t
+keel_probe_micro_site_count(const keel_probe *probe); // valid once the backend has filled its plans, also within its start
 
 #endif

@@ -41,25 +41,27 @@ typedef enum keel_phase {
     KEEL_PHASE_COUNT
 } keel_phase;
 
-KEEL_API const char *keel_quantity_name(keel_quantity quantity);      // "weight", "grad_unreduced", ...
-KEEL_API keel_quantity keel_quantity_find(const char *name);          // KEEL_QUANTITY_COUNT if there is none
-KEEL_API const char *keel_layout_name(keel_layout layout);            // "whole", "shard", ...
+KEEL_API const char *keel_quantity_name(keel_quantity quantity); // "weight", "grad_unreduced", ...
+KEEL_API keel_quantity keel_quantity_find(const char *name);     // KEEL_QUANTITY_COUNT if there is none
+KEEL_API const char *keel_layout_name(keel_layout layout);       // "whole", "shard", ...
 KEEL_API const char *keel_phase_name(keel_phase phase);
 
 enum { KEEL_MAX_DIMS = 4, KEEL_SITE_NAME_BYTES = 128, KEEL_MODULE_NAME_BYTES = 32 };
 
-// What is known of a site when it is registered. Plain data: it is what the store's /sites holds, and what a reader gives back.
+// What is known of a site when it is registered. Plain data: it is what the store's /sites holds, and what a reader
+// gives back.
 typedef struct keel_site_info {
     char name[KEEL_SITE_NAME_BYTES];     // "layers.3.attention.qkv.weight"
-    char module[KEEL_MODULE_NAME_BYTES]; // module kind: "embedding", "attention", "mlp", "norm", "head", "block", "all_reduce", ...
+    char module[KEEL_MODULE_NAME_BYTES]; // module kind: "embedding", "attention", "mlp", "norm", "head", "block",
+                                         // "all_reduce", ...
     uint32_t id;                         // index in the site table; set at registration
     keel_quantity quantity;
     keel_dtype dtype;
     keel_layout layout;
     keel_phase phase;
-    uint32_t order;         // place in the step's data flow within its phase: first has a meaning across ranks
-    int32_t layer;          // from 0; -1 where it belongs to no layer
-    int32_t stage;          // pipeline stage, from 0
+    uint32_t order; // place in the step's data flow within its phase: first has a meaning across ranks
+    int32_t layer;  // from 0; -1 where it belongs to no layer
+    int32_t stage;  // pipeline stage, from 0
     uint32_t ndim;
     uint64_t shape[KEEL_MAX_DIMS]; // of the whole tensor, per observation
     uint64_t numel;                // product of shape

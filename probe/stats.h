@@ -1,4 +1,5 @@
-// keel_stats: what one pass over a tensor leaves of it. Mergeable: any split of a tensor merges to the statistics of the whole.
+// keel_stats: what one pass over a tensor leaves of it. Mergeable: any split of a tensor merges to the statistics of
+// the whole.
 #ifndef KEEL_PROBE_STATS_H
 #define KEEL_PROBE_STATS_H
 
@@ -9,8 +10,8 @@
 #include "probe/dtype.h"
 #include "probe/status.h"
 
-#define KEEL_RANK_NONE    UINT32_MAX
-#define KEEL_SATURATE_AT  UINT64_C(65536)
+#define KEEL_RANK_NONE     UINT32_MAX
+#define KEEL_SATURATE_AT   UINT64_C(65536)
 #define KEEL_NOT_COLLECTED UINT64_MAX // a u64 op that was not collected
 
 // Field groups: a site pays only for what it is asked.
@@ -32,7 +33,8 @@ typedef struct keel_stats {
 #define KEEL_STAT(name, type, group, merge, doc) keel_field_##type name;
 #include "probe/stats_fields.def"
 #undef KEEL_STAT
-    uint32_t fields; // groups that were observed, KEEL_FIELDS_*; merge ands them where both sides observed something, else keeps the one
+    uint32_t fields; // groups that were observed, KEEL_FIELDS_*; merge ands them where both sides observed something,
+                     // else keeps the one
 } keel_stats;
 
 typedef struct keel_stats_params {
@@ -44,22 +46,26 @@ typedef struct keel_stats_params {
 // The empty record: the identity of the merge.
 KEEL_API void keel_stats_clear(keel_stats *stats);
 
-// Adds the N elements at DATA to STATS. DATA need not be aligned. N = 0 marks the groups as observed and counts nothing. One pass over memory; uses the best
-// kernel for this CPU. Does not allocate, lock or call the system. Rank fields are left alone.
-KEEL_API void keel_stats_observe(keel_stats *stats, const keel_stats_params *params, keel_dtype dtype, const void *data, size_t n);
+// Adds the N elements at DATA to STATS. DATA need not be aligned. N = 0 marks the groups as observed and counts
+// nothing. One pass over memory; uses the best kernel for this CPU. Does not allocate, lock or call the system. Rank
+// fields are left alone.
+KEEL_API void keel_stats_observe(keel_stats *stats, const keel_stats_params *params, keel_dtype dtype, const void *data,
+                                 size_t n);
 
-// INTO becomes the record of both tensors together. Associative; counts, min and max exact in any order; sums by compensated
-// or pairwise update such that any merge order agrees within 1e-12 of the sum of magnitudes; m2 by the parallel formula of
-// Chan, Golub and LeVeque (1979). Rank fields merge as well.
+// INTO becomes the record of both tensors together. Associative; counts, min and max exact in any order; sums by
+// compensated or pairwise update such that any merge order agrees within 1e-12 of the sum of magnitudes; m2 by the
+// parallel formula of Chan, Golub and LeVeque (1979). Rank fields merge as well.
 KEEL_API void keel_stats_merge(keel_stats *into, const keel_stats *from);
 
-// Fills the rank fields from the record's own values, before a merge over ranks: norm_low = norm_high = norm of finite values, ...
-// MICRO is left as observed. For a replica (index r of count R) replica_residual = c_r * checksum and, for r > 0, everything but the
-// residual and the rank fields is cleared, so that copies count once.
+// Fills the rank fields from the record's own values, before a merge over ranks: norm_low = norm_high = norm of finite
+// values, ... MICRO is left as observed. For a replica (index r of count R) replica_residual = c_r * checksum and, for
+// r > 0, everything but the residual and the rank fields is cleared, so that copies count once.
 KEEL_API void keel_stats_seal_rank(keel_stats *stats, uint32_t rank, uint32_t replica_index, uint32_t replica_count);
 
 // True if the record holds a NaN or an infinity.
-static inline bool keel_stats_nonfinite(const keel_stats *s) { return (s->nans | s->pos_infs | s->neg_infs) != 0; }
+static inline bool keel_stats_nonfinite(const keel_stats *s) {
+    return (s->nans | s->pos_infs | s->neg_infs) != 0;
+}
 
 typedef enum keel_op {
 #define KEEL_OP(name, type, need, doc) KEEL_OP_##name,
@@ -85,7 +91,8 @@ KEEL_API double keel_stats_view(const keel_stats *stats, keel_op op);
 KEEL_API uint64_t keel_stats_view_count(const keel_stats *stats, keel_op op);
 
 // Kernels, for tests and benchmarks: all agree with the scalar one.
-typedef void keel_stats_kernel(keel_stats *stats, const keel_stats_params *params, keel_dtype dtype, const void *data, size_t n);
+typedef void keel_stats_kernel(keel_stats *stats, const keel_stats_params *params, keel_dtype dtype, const void *data,
+                               size_t n);
 typedef enum keel_isa { KEEL_ISA_SCALAR, KEEL_ISA_AVX2, KEEL_ISA_AVX512, KEEL_ISA_COUNT } keel_isa;
 KEEL_API keel_stats_kernel *keel_stats_kernel_get(keel_isa isa); // NULL where this CPU lacks it
 KEEL_API keel_isa keel_isa_best(void);

@@ -15,16 +15,26 @@ static struct {
 
 const char *keel_status_name(keel_status status) {
     switch (status) {
-    case KEEL_OK: return "ok";
-    case KEEL_ERR_USAGE: return "usage";
-    case KEEL_ERR_MEMORY: return "memory";
-    case KEEL_ERR_IO: return "io";
-    case KEEL_ERR_FORMAT: return "format";
-    case KEEL_ERR_CONFIG: return "config";
-    case KEEL_ERR_COMM: return "comm";
-    case KEEL_ERR_LIMIT: return "limit";
-    case KEEL_ERR_DIVERGED: return "diverged";
-    case KEEL_ERR_NOT_FOUND: return "not found";
+    case KEEL_OK:
+        return "ok";
+    case KEEL_ERR_USAGE:
+        return "usage";
+    case KEEL_ERR_MEMORY:
+        return "memory";
+    case KEEL_ERR_IO:
+        return "io";
+    case KEEL_ERR_FORMAT:
+        return "format";
+    case KEEL_ERR_CONFIG:
+        return "config";
+    case KEEL_ERR_COMM:
+        return "comm";
+    case KEEL_ERR_LIMIT:
+        return "limit";
+    case KEEL_ERR_DIVERGED:
+        return "diverged";
+    case KEEL_ERR_NOT_FOUND:
+        return "not found";
     }
     return "unknown";
 }
@@ -40,7 +50,9 @@ keel_status keel_fail(keel_status status, const char *format, ...) {
     return status;
 }
 
-const char *keel_error(void) { return last_error; }
+const char *keel_error(void) {
+    return last_error;
+}
 
 void keel_log_set(keel_log_handler *handler, void *context) {
     atomic_store(&log_sink.context, context);

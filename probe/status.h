@@ -3,9 +3,9 @@
 #define KEEL_PROBE_STATUS_H
 
 #if defined(__GNUC__)
-#define KEEL_API           __attribute__((visibility("default")))
-#define KEEL_PRINTF(f, a)  __attribute__((format(printf, f, a)))
-#define KEEL_NODISCARD     __attribute__((warn_unused_result))
+#define KEEL_API          __attribute__((visibility("default")))
+#define KEEL_PRINTF(f, a) __attribute__((format(printf, f, a)))
+#define KEEL_NODISCARD    __attribute__((warn_unused_result))
 #else
 #define KEEL_API
 #define KEEL_PRINTF(f, a)

@@ -1,0 +1,167 @@
+// Private to the kernels: what they must agree on to the bit. Thresholds, the checksum, the sets of fields.
+#ifndef KEEL_PROBE_STATS_KERNEL_H
+#define KEEL_PROBE_STATS_KERNEL_H
+
+#include <float.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "probe/stats.h"
+
+// A kernel closes a record after this many elements and merges it: bounds 32-bit lane counters and the growth of
+// rounding errors.
+#define KEEL_CHUNK ((size_t)1 << 20)
+
+static inline uint32_t keel_bits_f32(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+static inline float keel_float_of(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static inline uint64_t keel_bits_f64(double value) {
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+static inline double keel_double_of(uint64_t bits) {
+    double value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+#define KEEL_F32_INF UINT32_C(0x7f800000)
+#define KEEL_F64_INF UINT64_C(0x7ff0000000000000)
+
+// The groups that come with those asked for: shares need the counts of base, and every observation takes the flags.
+// HALF has no meaning without a scale that is positive and finite.
+static inline uint32_t keel_stats_fields(const keel_stats_params *params) {
+    uint32_t fields = params->fields & (KEEL_FIELDS_ALL | KEEL_FIELDS_FLAGS);
+    if (!(params->scale > 0) || !isfinite(params->scale)) fields &= ~(uint32_t)KEEL_FIELDS_HALF;
+    if (fields & (KEEL_FIELDS_HALF | KEEL_FIELDS_PRECISION)) fields |= KEEL_FIELDS_BASE;
+    return fields ? fields | KEEL_FIELDS_FLAGS : 0;
+}
+
+// Magnitudes as bits without the sign, which are in the order of the values: of float for f32, f16, bf16 (which widen
+// exactly), of double for f64. Every count is one of magnitudes below a limit.
+typedef struct keel_limits {
+    uint64_t normal;     // the least normal of the tensor's own dtype
+    uint64_t near_zero;  // the first that is not < eps
+    uint64_t flush_end;  // the first that fp16 does not flush
+    uint64_t normal16;   // the first that is not subnormal in fp16
+    uint64_t overflow16; // the first that overflows fp16
+    uint64_t infinity;
+} keel_limits;
+
+// The least magnitude v with v * scale > BOUND (or >= BOUND): the sign of fma is that of the exact difference.
+static inline uint64_t keel_first_magnitude(bool wide, double scale, double bound, bool strict) {
+    const uint64_t infinity = wide ? KEEL_F64_INF : KEEL_F32_INF;
+    const double greatest = wide ? DBL_MAX : (double)FLT_MAX;
+    double guess = bound / scale;
+    if (!(guess < greatest)) guess = greatest;
+    uint64_t bits = wide ? keel_bits_f64(guess) : keel_bits_f32((float)guess);
+    for (bool rising = false;;) {
+        const double v = wide ? keel_double_of(bits) : (double)keel_float_of((uint32_t)bits);
+        const double above = fma(v, scale, -bound);
+        const bool beyond = bits >= infinity || above > 0 || (!strict && above == 0);
+        if (beyond && (rising || bits == 0)) return bits;
+        if (beyond) {
+            bits--;
+        } else {
+            bits++;
+            rising = true;
+        }
+    }
+}
+
+static inline keel_limits keel_limits_of(const keel_stats_params *params, uint32_t fields, keel_dtype dtype) {
+    const bool wide = dtype == KEEL_F64;
+    keel_limits limits = {.infinity = wide ? KEEL_F64_INF : KEEL_F32_INF};
+    switch (dtype) {
+    case KEEL_F64:
+        limits.normal = keel_bits_f64(DBL_MIN);
+        break;
+    case KEEL_F16:
+        limits.normal = keel_bits_f32(0x1p-14f);
+        break;
+    default:
+        limits.normal = keel_bits_f32(FLT_MIN);
+        break;
+    }
+    if (params->eps > 0) limits.near_zero = keel_first_magnitude(wide, 1, params->eps, false);
+    if (fields & KEEL_FIELDS_HALF) {
+        limits.flush_end = keel_first_magnitude(wide, params->scale, 0x1p-25, true);
+        limits.normal16 = keel_first_magnitude(wide, params->scale, 0x1p-14 - 0x1p-25, false);
+        limits.overflow16 = keel_first_magnitude(wide, params->scale, 65520, false);
+    }
+    return limits;
+}
+
+// The checksum is the sum over elements, mod 2^64, of a hash of the element's bits, so that order and cut do not
+// matter. The hash multiplies the bits by an odd constant and then the two halves of the product by each other: one
+// step of a low bit moves the low half by the constant, so that close values do not have close hashes and steps in
+// opposite directions do not cancel. Only 32-bit products, which vector units have. 16-bit elements are hashed as
+// 32-bit ones with zeros above.
+#define KEEL_HASH_XOR   UINT32_C(0xffb5e3a7) // no element but a NaN of odd payload becomes 0
+#define KEEL_HASH_MUL   UINT32_C(0x9e3779b1)
+#define KEEL_HASH_MUL_2 UINT32_C(0x85ebca77)
+
+static inline uint64_t keel_hash_fold(uint64_t product) {
+    return (product & UINT32_MAX) * (product >> 32);
+}
+
+static inline uint64_t keel_hash_32(uint32_t bits) {
+    return keel_hash_fold((uint64_t)(bits ^ KEEL_HASH_XOR) * KEEL_HASH_MUL);
+}
+
+static inline uint64_t keel_hash_64(uint64_t bits) {
+    const uint64_t low = (uint64_t)((uint32_t)bits ^ KEEL_HASH_XOR) * KEEL_HASH_MUL;
+    const uint64_t high = (bits >> 32) * KEEL_HASH_MUL_2;
+    return keel_hash_fold(low + (high << 32 | high >> 32));
+}
+
+// One element in the terms of keel_limits.
+typedef struct keel_element {
+    double value;
+    uint64_t magnitude; // bits without the sign
+    uint64_t bits;      // as stored
+    bool negative;
+} keel_element;
+
+static inline keel_element keel_element_of_f32(float value, uint64_t bits) {
+    const uint32_t widened = keel_bits_f32(value);
+    return (keel_element){
+        .value = (double)value, .magnitude = widened & 0x7fffffffu, .bits = bits, .negative = widened >> 31 != 0};
+}
+
+static inline keel_element keel_element_at(keel_dtype dtype, const void *data, size_t i) {
+    const unsigned char *at = (const unsigned char *)data + i * keel_dtype_size(dtype);
+    if (dtype == KEEL_F64) {
+        uint64_t bits;
+        memcpy(&bits, at, sizeof bits);
+        return (keel_element){
+            .value = keel_double_of(bits), .magnitude = bits & INT64_MAX, .bits = bits, .negative = bits >> 63 != 0};
+    }
+    if (dtype == KEEL_F32) {
+        uint32_t bits;
+        memcpy(&bits, at, sizeof bits);
+        return keel_element_of_f32(keel_float_of(bits), bits);
+    }
+    uint16_t bits;
+    memcpy(&bits, at, sizeof bits);
+    return keel_element_of_f32(dtype == KEEL_F16 ? keel_f16_to_f32(bits) : keel_bf16_to_f32(bits), bits);
+}
+
+keel_stats_kernel keel_stats_scalar;
+keel_stats_kernel keel_stats_avx2;
+keel_stats_kernel keel_stats_avx512;
+
+#endif
