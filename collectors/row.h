@@ -26,6 +26,7 @@ typedef struct keel_run_info {
     uint32_t scalar_count;
     const char *const *scalar_names; // "loss", "grad_norm", ..., owners as NAME_rank
     bool op_stored[KEEL_OP_COUNT];   // some site collects it: its dataset exists
+    const uint64_t *op_mask;         // [site_count], bit keel_op: what is kept of each site, the rest is not collected; NULL: all
     uint32_t micro_site_count;       // sites with per-micro-batch rows, in the order of micro_sites
     const uint32_t *micro_sites;     // site ids
 } keel_run_info;
