@@ -24,7 +24,8 @@ typedef struct keel_run_info {
     uint32_t site_count;
     const keel_site_info *sites; // by id
     uint32_t scalar_count;
-    const char *const *scalar_names; // "loss", "grad_norm", ..., owners as NAME_rank
+    // "loss", "grad_norm", ...: live, the frame's scalars in their order, then NAME_rank for each that merges by max, in that order.
+    const char *const *scalar_names;
     bool op_stored[KEEL_OP_COUNT];   // some site collects it: its dataset exists
     const uint64_t *op_mask;         // [site_count], bit keel_op: what is kept of each site, the rest is not collected; NULL: all
     uint32_t micro_site_count;       // sites with per-micro-batch rows, in the order of micro_sites
