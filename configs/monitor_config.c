@@ -100,7 +100,7 @@ static keel_status read_select_entry(const keel_yaml_node *node, keel_select_con
     if (status) return status;
     select->node = node;
     if (keel_yaml_kind_of(node) != KEEL_YAML_MAP)
-        return keel_yaml_fail(node, "expected a mapping with quantities, sites, ops, every, ...");
+        return keel_yaml_fail_kind(node, "a mapping with quantities, sites, ops, every, ...");
     status = keel_yaml_read(node, select_fields, COUNT(select_fields), select);
     if (status) return status;
 
@@ -123,8 +123,7 @@ static keel_status allocate_select(keel_monitor_config *config, size_t count) {
 }
 
 static keel_status read_select(const keel_yaml_node *list, keel_monitor_config *config) {
-    if (keel_yaml_kind_of(list) != KEEL_YAML_LIST)
-        return keel_yaml_fail(list, "expected a list of selections, each a mapping");
+    if (keel_yaml_kind_of(list) != KEEL_YAML_LIST) return keel_yaml_fail_kind(list, "a list of selections");
     size_t count = keel_yaml_size(list);
     keel_status status = allocate_select(config, count);
     for (size_t i = 0; !status && i < count; i++)
@@ -153,7 +152,7 @@ static keel_status read_param(const keel_yaml_node *node, const char *rule, cons
     keel_status status = keel_yaml_to_double(node, &value);
     if (status) {
         status = keel_yaml_to_bool(node, &flag);
-        if (status) return keel_yaml_fail(node, "expected a number, true or false");
+        if (status) return keel_yaml_fail_kind(node, "a number, true or false");
         value = flag ? 1 : 0;
     }
     char *names[2] = {strdup(rule), strdup(key)};
@@ -168,13 +167,13 @@ static keel_status read_param(const keel_yaml_node *node, const char *rule, cons
 
 static keel_status read_rules(const keel_yaml_node *rules, keel_monitor_config *config) {
     if (keel_yaml_kind_of(rules) == KEEL_YAML_NULL) return KEEL_OK;
-    if (keel_yaml_kind_of(rules) != KEEL_YAML_MAP) return keel_yaml_fail(rules, "expected a mapping of rules");
+    if (keel_yaml_kind_of(rules) != KEEL_YAML_MAP) return keel_yaml_fail_kind(rules, "a mapping of rules");
     size_t count = 0;
     for (size_t i = 0; i < keel_yaml_size(rules); i++) {
         const keel_yaml_node *rule = keel_yaml_item(rules, i);
         keel_yaml_kind kind = keel_yaml_kind_of(rule);
         if (kind != KEEL_YAML_MAP && kind != KEEL_YAML_NULL)
-            return keel_yaml_fail(rule, "expected a mapping of the rule's parameters");
+            return keel_yaml_fail_kind(rule, "a mapping of the rule's parameters");
         count += keel_yaml_size(rule);
     }
     if (count == 0) return KEEL_OK;
@@ -198,8 +197,9 @@ static keel_status read_exec(const keel_yaml_node *exec, keel_monitor_config *co
     const keel_yaml_node *command = keel_yaml_get(exec, "command");
     if (!command) return keel_yaml_fail_key(exec, "command", "missing: a list of the program and its arguments");
     // A text would look like a shell's line, which this is not.
-    if (keel_yaml_kind_of(command) != KEEL_YAML_LIST || keel_yaml_size(command) == 0)
-        return keel_yaml_fail(command, "expected a list of the program and its arguments, no shell is used");
+    if (keel_yaml_kind_of(command) != KEEL_YAML_LIST)
+        return keel_yaml_fail_kind(command, "a list of the program and its arguments (no shell is used)");
+    if (keel_yaml_size(command) == 0) return keel_yaml_fail(command, "an empty list: a program is needed");
     size_t count = 0;
     status = keel_yaml_to_strings(command, &config->exec_argv, &count);
     if (!status && config->exec_argv[0][0] == '\0')

@@ -135,8 +135,8 @@ static keel_status check_required(const keel_yaml_node *root) {
 
 static keel_status check_gpt2(const keel_yaml_node *node, keel_model_config *model) {
     if (model->n_kv_heads != model->num_heads)
-        return keel_yaml_fail(keel_yaml_get(node, "n_kv_heads"), "gpt2 has as many as num_heads, %lld",
-                              (long long)model->num_heads);
+        return keel_yaml_fail(keel_yaml_get(node, "n_kv_heads"), "gpt2 has as many as num_heads, %lld; found %lld",
+                              (long long)model->num_heads, (long long)model->n_kv_heads);
     if (model->intermediate_size == UNSET) model->intermediate_size = 4 * model->hidden_size;
     return KEEL_OK;
 }
@@ -165,8 +165,8 @@ static keel_status check_model(const keel_yaml_node *node, keel_model_config *mo
 
 static keel_status read_betas(const keel_yaml_node *betas, keel_optimizer_config *optimizer) {
     if (!betas) return KEEL_OK;
-    if (keel_yaml_kind_of(betas) != KEEL_YAML_LIST || keel_yaml_size(betas) != 2)
-        return keel_yaml_fail(betas, "expected a list of two numbers");
+    if (keel_yaml_kind_of(betas) != KEEL_YAML_LIST) return keel_yaml_fail_kind(betas, "a list of two numbers");
+    if (keel_yaml_size(betas) != 2) return keel_yaml_fail(betas, "expected two, found %zu", keel_yaml_size(betas));
     double *values[2] = {&optimizer->beta1, &optimizer->beta2};
     for (size_t i = 0; i < 2; i++) {
         const keel_yaml_node *node = keel_yaml_item(betas, i);
@@ -181,7 +181,7 @@ static keel_status read_betas(const keel_yaml_node *betas, keel_optimizer_config
 static keel_status read_groups(const keel_yaml_node *groups, keel_optimizer_config *optimizer) {
     size_t count = keel_yaml_size(groups);
     if (keel_yaml_kind_of(groups) == KEEL_YAML_NULL) return KEEL_OK;
-    if (keel_yaml_kind_of(groups) != KEEL_YAML_LIST) return keel_yaml_fail(groups, "expected a list of groups");
+    if (keel_yaml_kind_of(groups) != KEEL_YAML_LIST) return keel_yaml_fail_kind(groups, "a list of groups");
     if (count == 0) return KEEL_OK;
     optimizer->groups = calloc(count, sizeof *optimizer->groups);
     if (!optimizer->groups) return no_memory();
@@ -251,7 +251,7 @@ static keel_status read_fault(const keel_yaml_node *node, keel_fault_config *fau
 static keel_status read_faults(const keel_yaml_node *faults, keel_train_config *config) {
     size_t count = keel_yaml_size(faults);
     if (keel_yaml_kind_of(faults) == KEEL_YAML_NULL) return KEEL_OK;
-    if (keel_yaml_kind_of(faults) != KEEL_YAML_LIST) return keel_yaml_fail(faults, "expected a list of faults");
+    if (keel_yaml_kind_of(faults) != KEEL_YAML_LIST) return keel_yaml_fail_kind(faults, "a list of faults");
     if (count == 0) return KEEL_OK;
     config->faults = calloc(count, sizeof *config->faults);
     if (!config->faults) return no_memory();
@@ -286,7 +286,7 @@ static keel_status read_all(const keel_yaml_node *root, keel_train_config *confi
     keel_status status = read_values(root, config);
     if (!status) status = check_required(root);
     if (!status && !config->runner.output_dir)
-        status = keel_yaml_fail(keel_yaml_get(keel_yaml_get(root, "runner_config"), "output_dir"), "expected a folder");
+        status = keel_yaml_fail_kind(keel_yaml_get(keel_yaml_get(root, "runner_config"), "output_dir"), "a folder");
     if (!status) status = check_model(keel_yaml_get(root, "model_config"), &config->model);
     if (!status) status = check_lr(keel_yaml_get(root, "lr_schedule"), config->runner.steps, &config->lr);
     return status;

@@ -196,11 +196,27 @@ const char *keel_yaml_text(const keel_yaml_node *node) {
 
 enum { PATH_BYTES = 256, MESSAGE_BYTES = 512 };
 
+// Keys and values may hold line breaks and escapes.
+static void make_printable(char *text) {
+    for (char *c = text; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 0x7f) *c = '?';
+}
+
+keel_status keel_yaml_fail_at(const char *source, size_t line, size_t column, const char *path, const char *format,
+                              va_list args) {
+    char text[PATH_BYTES + MESSAGE_BYTES];
+    int used = path && path[0] ? snprintf(text, sizeof text, "%.*s: ", PATH_BYTES - 1, path) : 0;
+    vsnprintf(text + used, sizeof text - (size_t)used, format, args);
+    make_printable(text);
+    return keel_fail(KEEL_ERR_CONFIG, "%s:%zu:%zu: %s", source, line, column, text);
+}
+
 // Writes "a.b.0", each name cut where the whole would not fit.
 static size_t write_path(const keel_yaml_node *node, char *path, size_t used) {
     if (!node->parent) return used;
     used = write_path(node->parent, path, used);
-    if (!node->key && node->parent->kind == KEEL_YAML_MAP) return used; // a key still being read
+    bool nameless = node->key ? node->key->text[0] == '\0' : node->parent->kind == KEEL_YAML_MAP;
+    if (nameless) return used; // a key that is still being read, or is refused
     int wrote = node->key ? snprintf(path + used, PATH_BYTES - used, "%s%s", used ? "." : "", node->key->text)
                           : snprintf(path + used, PATH_BYTES - used, "%s%zu", used ? "." : "", node->index);
     used += (size_t)wrote;
@@ -208,20 +224,16 @@ static size_t write_path(const keel_yaml_node *node, char *path, size_t used) {
 }
 
 static keel_status fail_with_path(const keel_yaml_node *node, const char *key, const char *format, va_list args) {
-    char message[MESSAGE_BYTES];
-    vsnprintf(message, sizeof message, format, args);
-    if (!node) return keel_fail(KEEL_ERR_CONFIG, "built-in defaults: %s", message);
-
+    if (!node) {
+        char message[MESSAGE_BYTES];
+        vsnprintf(message, sizeof message, format, args);
+        make_printable(message);
+        return keel_fail(KEEL_ERR_CONFIG, "built-in defaults: %s", message);
+    }
     char path[PATH_BYTES] = "";
     size_t used = write_path(node, path, 0);
     if (key) snprintf(path + used, sizeof path - used, "%s%s", used ? "." : "", key);
-    // A key or value may hold line breaks and escapes; the message stays one printable line.
-    for (char *c = path; *c; c++)
-        if ((unsigned char)*c < ' ' || *c == 0x7f) *c = '?';
-    for (char *c = message; *c; c++)
-        if ((unsigned char)*c < ' ' || *c == 0x7f) *c = '?';
-    return keel_fail(KEEL_ERR_CONFIG, "%s:%zu:%zu: %s%s%s", node->source, node->line, node->column, path,
-                     path[0] ? ": " : "", message);
+    return keel_yaml_fail_at(node->source, node->line, node->column, path, format, args);
 }
 
 keel_status keel_yaml_fail(const keel_yaml_node *node, const char *format, ...) {

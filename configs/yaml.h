@@ -49,6 +49,9 @@ keel_status keel_yaml_fail(const keel_yaml_node *node, const char *format, ...) 
 // The same for KEY (may be dotted), which NODE lacks: "file:line:column: dotted.KEY: MESSAGE".
 keel_status keel_yaml_fail_key(const keel_yaml_node *node, const char *key, const char *format, ...) KEEL_PRINTF(3, 4);
 
+// The same for a value of the wrong kind: "expected EXPECTED, found a list".
+keel_status keel_yaml_fail_kind(const keel_yaml_node *node, const char *expected);
+
 // The one of NAMES that needs the fewest edits (insert, delete, replace, swap of neighbours) to become TEXT; the first
 // of equals. NULL if COUNT is 0.
 const char *keel_yaml_nearest(const char *text, const char *const *names, size_t count);

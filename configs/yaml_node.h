@@ -2,6 +2,8 @@
 #ifndef KEEL_CONFIGS_YAML_NODE_H
 #define KEEL_CONFIGS_YAML_NODE_H
 
+#include <stdarg.h>
+
 #include "configs/yaml.h"
 
 struct keel_yaml_node {
@@ -42,6 +44,11 @@ typedef struct keel_yaml_place {
 keel_status keel_yaml_node_new(keel_yaml *doc, const keel_yaml_place *place, keel_yaml_node **node);
 
 keel_status keel_yaml_node_set_text(keel_yaml_node *node, const char *text, size_t size);
+
+// KEEL_ERR_CONFIG with one printable line: "source:line:column: path: message", without the path if that is NULL or
+// empty.
+keel_status keel_yaml_fail_at(const char *source, size_t line, size_t column, const char *path, const char *format,
+                              va_list args);
 
 // Appends to a list (KEY NULL) or a mapping.
 keel_status keel_yaml_node_append(keel_yaml_node *node, keel_yaml_node *key, keel_yaml_node *item);

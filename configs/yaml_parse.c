@@ -1,7 +1,5 @@
 // From text to nodes, over libyaml's events: its own document loader keeps neither aliases' bounds nor duplicate keys
 // in check.
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <yaml.h>
@@ -39,14 +37,12 @@ static keel_yaml_place place_at(const reader *r, yaml_mark_t mark) {
 static keel_status fail_at(const reader *r, yaml_mark_t mark, const char *format, ...) KEEL_PRINTF(3, 4);
 
 static keel_status fail_at(const reader *r, yaml_mark_t mark, const char *format, ...) {
-    char message[256];
+    keel_yaml_place place = place_at(r, mark);
     va_list args;
     va_start(args, format);
-    vsnprintf(message, sizeof message, format, args);
+    keel_status status = keel_yaml_fail_at(place.source, place.line, place.column, r->about, format, args);
     va_end(args);
-    keel_yaml_place place = place_at(r, mark);
-    return keel_fail(KEEL_ERR_CONFIG, "%s:%zu:%zu: %s%s%s", place.source, place.line, place.column,
-                     r->about ? r->about : "", r->about ? ": " : "", message);
+    return status;
 }
 
 // libyaml tells where undecodable text stands by its byte alone.
@@ -85,7 +81,7 @@ static keel_status fail_libyaml(const reader *r) {
         break;
     }
     if (is_tab(r, p->problem_mark)) return fail_at(r, p->problem_mark, "a tab in the indentation: use spaces");
-    if (!p->context) return fail_at(r, p->problem_mark, "%s", problem);
+    if (!p->context || r->about) return fail_at(r, p->problem_mark, "%s", problem);
     return fail_at(r, p->problem_mark, "%s, %s that begins on line %zu", problem, p->context,
                    place_at(r, p->context_mark).line);
 }

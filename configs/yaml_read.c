@@ -50,7 +50,7 @@ const char *keel_yaml_nearest(const char *text, const char *const *names, size_t
     return s.nearest;
 }
 
-static keel_status fail_type(const keel_yaml_node *node, const char *expected) {
+keel_status keel_yaml_fail_kind(const keel_yaml_node *node, const char *expected) {
     switch (keel_yaml_kind_of(node)) {
     case KEEL_YAML_NULL:
         return keel_yaml_fail(node, "expected %s, found nothing", expected);
@@ -78,7 +78,7 @@ keel_status keel_yaml_to_bool(const keel_yaml_node *node, bool *value) {
         *value = i % 2 == 1;
         return KEEL_OK;
     }
-    return fail_type(node, "true or false");
+    return keel_yaml_fail_kind(node, "true or false");
 }
 
 static const char *skip_digits(const char *c) {
@@ -88,12 +88,12 @@ static const char *skip_digits(const char *c) {
 
 keel_status keel_yaml_to_int(const keel_yaml_node *node, int64_t *value) {
     const char *text = plain_text(node);
-    if (!text) return fail_type(node, "an integer");
+    if (!text) return keel_yaml_fail_kind(node, "an integer");
     const char *digits = text + (*text == '-' || *text == '+');
     const char *end = skip_digits(digits);
     // A leading zero means octal to some readers of YAML and nothing to others.
     bool octal = digits[0] == '0' && end - digits > 1;
-    if (end == digits || *end || octal) return fail_type(node, "an integer");
+    if (end == digits || *end || octal) return keel_yaml_fail_kind(node, "an integer");
     errno = 0;
     long long parsed = strtoll(text, NULL, 10);
     if (errno == ERANGE) return keel_yaml_fail(node, "%.60s does not fit in 64 bits", text);
@@ -124,13 +124,13 @@ static bool is_decimal(const char *text) {
 
 keel_status keel_yaml_to_double(const keel_yaml_node *node, double *value) {
     const char *text = plain_text(node);
-    if (!text) return fail_type(node, "a number");
+    if (!text) return keel_yaml_fail_kind(node, "a number");
     const char *unsigned_text = text + (*text == '-' || *text == '+');
     if (strcasecmp(unsigned_text, ".inf") == 0) {
         *value = *text == '-' ? -(double)INFINITY : (double)INFINITY;
         return KEEL_OK;
     }
-    if (!is_decimal(text)) return fail_type(node, "a number");
+    if (!is_decimal(text)) return keel_yaml_fail_kind(node, "a number");
     // The program around the library may have chosen a locale with a decimal comma.
     locale_t c_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
     if (!c_locale) return keel_fail(KEEL_ERR_MEMORY, "no C locale: %s", strerror(errno));
@@ -148,7 +148,7 @@ void keel_yaml_free_strings(char **list) {
 
 keel_status keel_yaml_to_strings(const keel_yaml_node *node, char ***list, size_t *count) {
     bool single = keel_yaml_kind_of(node) == KEEL_YAML_SCALAR;
-    if (!single && keel_yaml_kind_of(node) != KEEL_YAML_LIST) return fail_type(node, "a list of texts");
+    if (!single && keel_yaml_kind_of(node) != KEEL_YAML_LIST) return keel_yaml_fail_kind(node, "a list of texts");
     size_t size = single ? 1 : node->size;
     char **strings = calloc(size + 1, sizeof *strings);
     if (!strings) return keel_fail(KEEL_ERR_MEMORY, "%s: out of memory", node->source);
@@ -158,7 +158,7 @@ keel_status keel_yaml_to_strings(const keel_yaml_node *node, char ***list, size_
         const keel_yaml_node *item = single ? node : node->items[i];
         const char *text = keel_yaml_text(item);
         if (!text) {
-            status = fail_type(item, "a text");
+            status = keel_yaml_fail_kind(item, "a text");
             goto fail;
         }
         strings[i] = strdup(text);
@@ -197,7 +197,7 @@ static size_t name_count(const char *const *names) {
 
 static keel_status read_enum(const keel_yaml_node *node, const char *const *names, int *value) {
     const char *text = keel_yaml_text(node);
-    if (!text) return fail_type(node, "a name");
+    if (!text) return keel_yaml_fail_kind(node, "a name");
     size_t count = name_count(names);
     for (size_t i = 0; i < count; i++) {
         if (strcmp(text, names[i]) != 0) continue;
@@ -210,7 +210,7 @@ static keel_status read_enum(const keel_yaml_node *node, const char *const *name
 
 static keel_status read_string(const keel_yaml_node *node, char **value) {
     const char *text = keel_yaml_text(node);
-    if (!text && keel_yaml_kind_of(node) != KEEL_YAML_NULL) return fail_type(node, "a text");
+    if (!text && keel_yaml_kind_of(node) != KEEL_YAML_NULL) return keel_yaml_fail_kind(node, "a text");
     char *copy = text ? strdup(text) : NULL;
     if (text && !copy) return keel_fail(KEEL_ERR_MEMORY, "%s: out of memory", node->source);
     free(*value);
@@ -260,7 +260,7 @@ static keel_status fail_unknown_key(const keel_yaml_node *key, const keel_yaml_f
 
 keel_status keel_yaml_read(const keel_yaml_node *node, const keel_yaml_field *fields, size_t count, void *target) {
     if (keel_yaml_kind_of(node) == KEEL_YAML_NULL) return KEEL_OK;
-    if (node->kind != KEEL_YAML_MAP) return fail_type(node, "a mapping");
+    if (node->kind != KEEL_YAML_MAP) return keel_yaml_fail_kind(node, "a mapping");
     for (size_t i = 0; i < node->size; i++) {
         const keel_yaml_field *field = fields;
         while (field < fields + count && strcmp(field->key, node->keys[i]->text) != 0) field++;

@@ -18,8 +18,15 @@ static keel_yaml_place place_of(const assignment *a, const char *at, keel_yaml_n
         .source = "--set", .line = a->number, .column = (size_t)(at - a->text) + 1, .parent = parent};
 }
 
-static keel_status fail(const assignment *a, const char *at, const char *message) {
-    return keel_fail(KEEL_ERR_CONFIG, "--set:%zu:%zu: %s: %s", a->number, (size_t)(at - a->text) + 1, a->path, message);
+static keel_status fail(const assignment *a, const char *at, const char *format, ...) KEEL_PRINTF(3, 4);
+
+static keel_status fail(const assignment *a, const char *at, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    size_t column = (size_t)(at - a->text) + 1;
+    keel_status status = keel_yaml_fail_at("--set", a->number, column, a->path, format, args);
+    va_end(args);
+    return status;
 }
 
 // The name that begins at *AT, up to "." or the "="; moves *AT behind the dot, or to NULL after the last name.
@@ -49,21 +56,16 @@ static keel_status make_key(const assignment *a, const char *at, keel_yaml_node 
 // The child of NODE by NAME: its index, or the size where a mapping lacks it.
 static keel_status find_child(const assignment *a, const keel_yaml_node *node, const char *at, const char *name,
                               size_t *index) {
-    char message[128];
-    if (node->kind == KEEL_YAML_SCALAR) {
-        snprintf(message, sizeof message, "'%.40s' is a single value, it has no key '%.40s'", node->text, name);
-        return fail(a, at, message);
-    }
+    if (node->kind == KEEL_YAML_SCALAR)
+        return fail(a, at, "'%.40s' is a single value, it has no key '%.40s'", node->text, name);
     if (node->kind != KEEL_YAML_LIST) {
         *index = keel_yaml_node_find(node, name);
         return KEEL_OK;
     }
     char *end = NULL;
     unsigned long number = strtoul(name, &end, 10);
-    if (name[0] < '0' || name[0] > '9' || *end || number >= node->size) {
-        snprintf(message, sizeof message, "'%.40s' is no item of this list of %zu, counted from 0", name, node->size);
-        return fail(a, at, message);
-    }
+    if (name[0] < '0' || name[0] > '9' || *end || number >= node->size)
+        return fail(a, at, "'%.40s' is no item of this list of %zu, counted from 0", name, node->size);
     *index = number;
     return KEEL_OK;
 }
@@ -111,8 +113,7 @@ static keel_status make_child(assignment *a, const char *equals, const char *at,
 keel_status keel_yaml_set(keel_yaml *doc, const char *text) {
     assignment a = {.doc = doc, .text = text, .number = doc->assignment_count + 1};
     const char *equals = strchr(text, '=');
-    if (!equals || equals == text)
-        return keel_fail(KEEL_ERR_CONFIG, "--set:%zu:1: expected key.path=value, found '%.60s'", a.number, text);
+    if (!equals || equals == text) return fail(&a, text, "expected key.path=value, found '%.60s'", text);
     snprintf(a.path, sizeof a.path, "%.*s", (int)(equals - text), text);
 
     keel_yaml_node *parent = doc->root;
