@@ -151,7 +151,7 @@ KEEL_API uint32_t keel_probe_scalar_count(const keel_probe *probe);
 KEEL_API const char *keel_probe_scalar_name(const keel_probe *probe, uint32_t id);
 KEEL_API keel_scalar_merge keel_probe_scalar_merge(const keel_probe *probe, uint32_t id);
 KEEL_API uint32_t keel_probe_micro_count(const keel_probe *probe);
-KEEL_API uint32_t
-keel_probe_micro_site_count(const keel_probe *probe); // valid once the backend has filled its plans, also within its start
+KEEL_API uint32_t keel_probe_micro_site_count(
+    const keel_probe *probe); // valid once the backend has filled its plans, also within its start
 
 #endif

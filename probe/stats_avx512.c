@@ -1,6 +1,376 @@
+// AVX-512 (F, BW, DQ, VL). Sums are kept in double from the first addition on: one conversion straight from memory is
+// cheaper than what repairs float sums, and the parts of a tensor then merge to the whole to the last digits.
+#include <immintrin.h>
+
 #include "probe/stats_kernel.h"
+
+enum { VECTOR_BLOCK = 4096, RANGE_LEAST_MAGNITUDE = 0x0a };
+
+typedef struct block_sums {
+    double count; // finite values
+    double sum, sum_sq;
+    double min, max;
+    double least; // magnitude, zeros included; +Inf of nothing
+} block_sums;
+
+typedef struct small_counts {
+    uint64_t zeros, near_zeros, below_flush, below_normal16;
+    uint64_t least; // non-zero magnitude, as bits
+} small_counts;
+
+static inline __mmask16 tail16(size_t n) {
+    return (__mmask16)((1u << n) - 1);
+}
+static inline __mmask8 tail8(size_t n) {
+    return (__mmask8)((1u << n) - 1);
+}
+
+static void sum_narrow(const void *data, size_t n, block_sums *out) {
+    const float *x = data;
+    __m512 max0 = _mm512_set1_ps(-INFINITY), max1 = max0;
+    __m512 min0 = _mm512_set1_ps(INFINITY), min1 = min0, least0 = min0, least1 = min0;
+    __m512d s0 = _mm512_setzero_pd(), s1 = s0, s2 = s0, s3 = s0, q0 = s0, q1 = s0, q2 = s0, q3 = s0;
+    size_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        const __m512 a = _mm512_loadu_ps(x + i), b = _mm512_loadu_ps(x + i + 16);
+        max0 = _mm512_max_ps(max0, a);
+        max1 = _mm512_max_ps(max1, b);
+        min0 = _mm512_min_ps(min0, a);
+        min1 = _mm512_min_ps(min1, b);
+        least0 = _mm512_range_ps(least0, a, RANGE_LEAST_MAGNITUDE);
+        least1 = _mm512_range_ps(least1, b, RANGE_LEAST_MAGNITUDE);
+        const __m512d d0 = _mm512_cvtps_pd(_mm256_loadu_ps(x + i));
+        const __m512d d1 = _mm512_cvtps_pd(_mm256_loadu_ps(x + i + 8));
+        const __m512d d2 = _mm512_cvtps_pd(_mm256_loadu_ps(x + i + 16));
+        const __m512d d3 = _mm512_cvtps_pd(_mm256_loadu_ps(x + i + 24));
+        s0 = _mm512_add_pd(s0, d0);
+        s1 = _mm512_add_pd(s1, d1);
+        s2 = _mm512_add_pd(s2, d2);
+        s3 = _mm512_add_pd(s3, d3);
+        q0 = _mm512_fmadd_pd(d0, d0, q0);
+        q1 = _mm512_fmadd_pd(d1, d1, q1);
+        q2 = _mm512_fmadd_pd(d2, d2, q2);
+        q3 = _mm512_fmadd_pd(d3, d3, q3);
+    }
+    for (; i < n; i += 16) {
+        const __mmask16 k = n - i < 16 ? tail16(n - i) : 0xffff;
+        const __m512 a = _mm512_maskz_loadu_ps(k, x + i);
+        max0 = _mm512_mask_max_ps(max0, k, max0, a);
+        min0 = _mm512_mask_min_ps(min0, k, min0, a);
+        least0 = _mm512_mask_range_ps(least0, k, least0, a, RANGE_LEAST_MAGNITUDE);
+        const __m512d d0 = _mm512_cvtps_pd(_mm512_castps512_ps256(a));
+        const __m512d d1 = _mm512_cvtps_pd(_mm512_extractf32x8_ps(a, 1));
+        s0 = _mm512_add_pd(s0, d0);
+        s1 = _mm512_add_pd(s1, d1);
+        q0 = _mm512_fmadd_pd(d0, d0, q0);
+        q1 = _mm512_fmadd_pd(d1, d1, q1);
+    }
+    *out = (block_sums){
+        .count = (double)n,
+        .sum = _mm512_reduce_add_pd(_mm512_add_pd(_mm512_add_pd(s0, s1), _mm512_add_pd(s2, s3))),
+        .sum_sq = _mm512_reduce_add_pd(_mm512_add_pd(_mm512_add_pd(q0, q1), _mm512_add_pd(q2, q3))),
+        .min = (double)_mm512_reduce_min_ps(_mm512_min_ps(min0, min1)),
+        .max = (double)_mm512_reduce_max_ps(_mm512_max_ps(max0, max1)),
+        .least = (double)_mm512_reduce_min_ps(_mm512_min_ps(least0, least1)),
+    };
+}
+
+static void sum_wide(const void *data, size_t n, block_sums *out) {
+    const double *x = data;
+    __m512d max0 = _mm512_set1_pd(-INFINITY), max1 = max0;
+    __m512d min0 = _mm512_set1_pd(INFINITY), min1 = min0, least0 = min0, least1 = min0;
+    __m512d s0 = _mm512_setzero_pd(), s1 = s0, q0 = s0, q1 = s0;
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        const __m512d a = _mm512_loadu_pd(x + i), b = _mm512_loadu_pd(x + i + 8);
+        max0 = _mm512_max_pd(max0, a);
+        max1 = _mm512_max_pd(max1, b);
+        min0 = _mm512_min_pd(min0, a);
+        min1 = _mm512_min_pd(min1, b);
+        least0 = _mm512_range_pd(least0, a, RANGE_LEAST_MAGNITUDE);
+        least1 = _mm512_range_pd(least1, b, RANGE_LEAST_MAGNITUDE);
+        s0 = _mm512_add_pd(s0, a);
+        s1 = _mm512_add_pd(s1, b);
+        q0 = _mm512_fmadd_pd(a, a, q0);
+        q1 = _mm512_fmadd_pd(b, b, q1);
+    }
+    for (; i < n; i += 8) {
+        const __mmask8 k = n - i < 8 ? tail8(n - i) : 0xff;
+        const __m512d a = _mm512_maskz_loadu_pd(k, x + i);
+        max0 = _mm512_mask_max_pd(max0, k, max0, a);
+        min0 = _mm512_mask_min_pd(min0, k, min0, a);
+        least0 = _mm512_mask_range_pd(least0, k, least0, a, RANGE_LEAST_MAGNITUDE);
+        s0 = _mm512_add_pd(s0, a);
+        q0 = _mm512_fmadd_pd(a, a, q0);
+    }
+    *out = (block_sums){
+        .count = (double)n,
+        .sum = _mm512_reduce_add_pd(_mm512_add_pd(s0, s1)),
+        .sum_sq = _mm512_reduce_add_pd(_mm512_add_pd(q0, q1)),
+        .min = _mm512_reduce_min_pd(_mm512_min_pd(min0, min1)),
+        .max = _mm512_reduce_max_pd(_mm512_max_pd(max0, max1)),
+        .least = _mm512_reduce_min_pd(_mm512_min_pd(least0, least1)),
+    };
+}
+
+// Eight values as double, from I on; *VALID: those that exist.
+static inline __m512d load_eight(bool wide, const void *values, size_t i, size_t n, __mmask8 *valid) {
+    *valid = n - i < 8 ? tail8(n - i) : 0xff;
+    if (wide) return _mm512_maskz_loadu_pd(*valid, (const double *)values + i);
+    return _mm512_cvtps_pd(_mm256_maskz_loadu_ps(*valid, (const float *)values + i));
+}
+
+static inline __m512i magnitude_of(__m512d x) {
+    return _mm512_and_si512(_mm512_castpd_si512(x), _mm512_set1_epi64(INT64_MAX));
+}
+
+// Sums of (x scale - shift) and its square over the finite x; extremes of the finite x themselves.
+static void sum_finite(bool wide, const void *values, size_t n, double scale, double shift, block_sums *out) {
+    const __m512i infinity = _mm512_set1_epi64((int64_t)KEEL_F64_INF);
+    __m512d max = _mm512_set1_pd(-INFINITY), min = _mm512_set1_pd(INFINITY), least = min;
+    __m512d s = _mm512_setzero_pd(), q = s;
+    size_t count = 0;
+    for (size_t i = 0; i < n; i += 8) {
+        __mmask8 k;
+        const __m512d x = load_eight(wide, values, i, n, &k);
+        k &= _mm512_cmplt_epu64_mask(magnitude_of(x), infinity);
+        count += (size_t)__builtin_popcount(k);
+        max = _mm512_mask_max_pd(max, k, max, x);
+        min = _mm512_mask_min_pd(min, k, min, x);
+        least = _mm512_mask_range_pd(least, k, least, x, RANGE_LEAST_MAGNITUDE);
+        const __m512d d = _mm512_maskz_fmsub_pd(k, x, _mm512_set1_pd(scale), _mm512_set1_pd(shift));
+        s = _mm512_add_pd(s, d);
+        q = _mm512_fmadd_pd(d, d, q);
+    }
+    *out = (block_sums){
+        .count = (double)count,
+        .sum = _mm512_reduce_add_pd(s),
+        .sum_sq = _mm512_reduce_add_pd(q),
+        .min = _mm512_reduce_min_pd(min),
+        .max = _mm512_reduce_max_pd(max),
+        .least = _mm512_reduce_min_pd(least),
+    };
+}
+
+static void count_nonfinite(keel_stats *part, bool wide, const void *values, size_t n) {
+    const __m512i infinity = _mm512_set1_epi64((int64_t)KEEL_F64_INF);
+    for (size_t i = 0; i < n; i += 8) {
+        __mmask8 k;
+        const __m512d x = load_eight(wide, values, i, n, &k);
+        const __m512i magnitude = magnitude_of(x);
+        const __mmask8 infinite = _mm512_mask_cmpeq_epu64_mask(k, magnitude, infinity);
+        const __mmask8 negative = infinite & _mm512_movepi64_mask(_mm512_castpd_si512(x));
+        part->nans += (uint64_t)__builtin_popcount(_mm512_mask_cmpgt_epu64_mask(k, magnitude, infinity));
+        part->neg_infs += (uint64_t)__builtin_popcount(negative);
+        part->pos_infs += (uint64_t)__builtin_popcount(infinite & (__mmask8)~negative);
+    }
+}
+
+// Magnitudes as bits: 16 of 32 bits or 8 of 64, zero where there is no element.
+typedef struct lanes {
+    __m512i magnitude;
+    __mmask16 valid;
+} lanes;
+
+static inline lanes load_lanes(bool wide, const void *values, size_t i, size_t n) {
+    if (wide) {
+        const __mmask8 k = n - i < 8 ? tail8(n - i) : 0xff;
+        const __m512i bits = _mm512_maskz_loadu_epi64(k, (const double *)values + i);
+        return (lanes){_mm512_and_si512(bits, _mm512_set1_epi64(INT64_MAX)), k};
+    }
+    const __mmask16 k = n - i < 16 ? tail16(n - i) : 0xffff;
+    const __m512i bits = _mm512_maskz_loadu_epi32(k, (const float *)values + i);
+    return (lanes){_mm512_and_si512(bits, _mm512_set1_epi32(INT32_MAX)), k};
+}
+
+static inline __m512i set1(bool wide, uint64_t x) {
+    return wide ? _mm512_set1_epi64((int64_t)x) : _mm512_set1_epi32((int32_t)x);
+}
+
+static inline __m512i add_below(bool wide, __m512i counts, lanes l, __m512i limit) {
+    const __m512i one = set1(wide, 1);
+    if (wide) {
+        const __mmask8 below = _mm512_mask_cmplt_epu64_mask((__mmask8)l.valid, l.magnitude, limit);
+        return _mm512_mask_add_epi64(counts, below, counts, one);
+    }
+    const __mmask16 below = _mm512_mask_cmplt_epu32_mask(l.valid, l.magnitude, limit);
+    return _mm512_mask_add_epi32(counts, below, counts, one);
+}
+
+static inline uint64_t total(bool wide, __m512i counts) {
+    return wide ? (uint64_t)_mm512_reduce_add_epi64(counts) : (uint32_t)_mm512_reduce_add_epi32(counts);
+}
+
+// Inlined with constants, so that each combination is a loop of its own.
+static inline __attribute__((always_inline)) void count_small_as(small_counts *out, bool wide, bool half, bool zeros,
+                                                                 const keel_limits *limits, const void *values,
+                                                                 size_t n) {
+    const size_t step = wide ? 8 : 16;
+    const __m512i one = set1(wide, 1), near_zero = set1(wide, limits->near_zero);
+    const __m512i flush_end = set1(wide, limits->flush_end), normal16 = set1(wide, limits->normal16);
+    __m512i near_zeros = _mm512_setzero_si512(), zero_count = near_zeros, below_flush = near_zeros;
+    __m512i below_normal16 = near_zeros, least = set1(wide, UINT64_MAX);
+    for (size_t i = 0; i < n; i += step) {
+        const lanes l = load_lanes(wide, values, i, n);
+        near_zeros = add_below(wide, near_zeros, l, near_zero);
+        if (half) {
+            below_flush = add_below(wide, below_flush, l, flush_end);
+            below_normal16 = add_below(wide, below_normal16, l, normal16);
+        }
+        if (zeros) {
+            zero_count = add_below(wide, zero_count, l, one);
+            // Zeros, and lanes without an element, wrap round to the greatest.
+            least = wide ? _mm512_min_epu64(least, _mm512_sub_epi64(l.magnitude, one))
+                         : _mm512_min_epu32(least, _mm512_sub_epi32(l.magnitude, one));
+        }
+    }
+    *out = (small_counts){
+        .near_zeros = total(wide, near_zeros),
+        .zeros = total(wide, zero_count),
+        .below_flush = total(wide, below_flush),
+        .below_normal16 = total(wide, below_normal16),
+        .least = wide ? keel_least_nonzero(_mm512_reduce_min_epu64(least), UINT64_MAX)
+                      : keel_least_nonzero(_mm512_reduce_min_epu32(least), UINT32_MAX),
+    };
+}
+
+static void count_small(small_counts *out, bool wide, bool half, bool zeros, const keel_limits *limits,
+                        const void *values, size_t n) {
+    if (wide)
+        count_small_as(out, true, half, zeros, limits, values, n);
+    else if (half && zeros)
+        count_small_as(out, false, true, true, limits, values, n);
+    else if (half)
+        count_small_as(out, false, true, false, limits, values, n);
+    else if (zeros)
+        count_small_as(out, false, false, true, limits, values, n);
+    else
+        count_small_as(out, false, false, false, limits, values, n);
+}
+
+// Magnitudes from FIRST up to before END.
+static uint64_t count_range(bool wide, uint64_t first, uint64_t end, const void *values, size_t n) {
+    const size_t step = wide ? 8 : 16;
+    __m512i below_first = _mm512_setzero_si512(), below_end = below_first;
+    for (size_t i = 0; i < n; i += step) {
+        const lanes l = load_lanes(wide, values, i, n);
+        below_first = add_below(wide, below_first, l, set1(wide, first));
+        below_end = add_below(wide, below_end, l, set1(wide, end));
+    }
+    return total(wide, below_end) - total(wide, below_first);
+}
+
+static inline void count_inexact_floats(keel_stats *part, __m256i bits, __mmask8 finite, __mmask8 inexact) {
+    const __m256 x = _mm256_castsi256_ps(bits);
+    const __m256i back = _mm256_castps_si256(_mm256_cvtph_ps(_mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT)));
+    const __mmask8 bf16 = inexact | _mm256_test_epi32_mask(bits, _mm256_set1_epi32(0xffff));
+    const __mmask8 tf32 = inexact | _mm256_test_epi32_mask(bits, _mm256_set1_epi32(0x1fff));
+    const __mmask8 fp16 = inexact | _mm256_cmpneq_epi32_mask(bits, back);
+    part->not_bf16 += (uint64_t)__builtin_popcount(bf16 & finite);
+    part->not_tf32 += (uint64_t)__builtin_popcount(tf32 & finite);
+    part->not_fp16 += (uint64_t)__builtin_popcount(fp16 & finite);
+}
+
+static void count_inexact(keel_stats *part, bool wide, const void *values, size_t n) {
+    const __m512i infinity = _mm512_set1_epi64((int64_t)KEEL_F64_INF);
+    for (size_t i = 0; i < n; i += 8) {
+        __mmask8 k;
+        const __m512d x = load_eight(wide, values, i, n, &k);
+        const __mmask8 finite = _mm512_mask_cmplt_epu64_mask(k, magnitude_of(x), infinity);
+        const __m256 narrow = _mm512_cvtpd_ps(x);
+        const __mmask8 inexact = wide ? _mm512_cmp_pd_mask(_mm512_cvtps_pd(narrow), x, _CMP_NEQ_UQ) : 0;
+        count_inexact_floats(part, _mm256_castps_si256(narrow), finite, inexact);
+    }
+}
+
+static void widen(keel_dtype dtype, const void *data, size_t n, float *out) {
+    const uint16_t *x = data;
+    for (size_t i = 0; i < n; i += 16) {
+        const __mmask16 k = n - i < 16 ? tail16(n - i) : 0xffff;
+        const __m256i bits = _mm256_maskz_loadu_epi16(k, x + i);
+        const __m512 wider = dtype == KEEL_F16
+                                 ? _mm512_cvtph_ps(bits)
+                                 : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+        _mm512_storeu_ps(out + i, wider);
+    }
+}
+
+// True if any exponent is all ones. In lanes of 16 or 32 bits, of which those of a double's low half are masked off.
+static bool has_nonfinite(keel_dtype dtype, const void *data, size_t n) {
+    const unsigned char *at = data;
+    const size_t bytes = n * keel_dtype_size(dtype);
+    const bool narrow = dtype == KEEL_F16 || dtype == KEEL_BF16;
+    const __m512i mask = dtype == KEEL_F64   ? _mm512_set1_epi64((int64_t)KEEL_F64_INF)
+                         : dtype == KEEL_F32 ? _mm512_set1_epi32((int32_t)KEEL_F32_INF)
+                         : dtype == KEEL_F16 ? _mm512_set1_epi16(0x7c00)
+                                             : _mm512_set1_epi16(0x7f80);
+    __m512i most0 = _mm512_setzero_si512(), most1 = most0;
+    size_t i = 0;
+    for (; i + 128 <= bytes; i += 128) {
+        const __m512i a = _mm512_and_si512(_mm512_loadu_si512(at + i), mask);
+        const __m512i b = _mm512_and_si512(_mm512_loadu_si512(at + i + 64), mask);
+        most0 = narrow ? _mm512_max_epu16(most0, a) : _mm512_max_epu32(most0, a);
+        most1 = narrow ? _mm512_max_epu16(most1, b) : _mm512_max_epu32(most1, b);
+    }
+    for (; i < bytes; i += 64) {
+        const __mmask64 k = bytes - i < 64 ? (UINT64_C(1) << (bytes - i)) - 1 : UINT64_MAX;
+        const __m512i a = _mm512_and_si512(_mm512_maskz_loadu_epi8(k, at + i), mask);
+        most0 = narrow ? _mm512_max_epu16(most0, a) : _mm512_max_epu32(most0, a);
+    }
+    if (narrow) return _mm512_cmpeq_epu16_mask(_mm512_max_epu16(most0, most1), mask) != 0;
+    // The low half of a double's mask is 0 like what is left of it: only high halves may decide.
+    const __m512i most = _mm512_max_epu32(most0, most1);
+    return (_mm512_cmpeq_epu32_mask(most, mask) & _mm512_test_epi32_mask(mask, mask)) != 0;
+}
+
+// keel_hash_fold of eight products. The shuffle runs beside the multiplications, where a shift would compete with them.
+static inline __m512i high_halves(__m512i x) {
+    return _mm512_shuffle_epi32(x, _MM_PERM_DDBB);
+}
+
+static inline __m512i fold(__m512i product) {
+    return _mm512_mul_epu32(product, high_halves(product));
+}
+
+// Sum of keel_hash_32 of the even and the odd of sixteen elements, in eight lanes.
+static inline __m512i hash_sixteen(__m512i bits) {
+    const __m512i x = _mm512_xor_si512(bits, _mm512_set1_epi32((int32_t)KEEL_HASH_XOR));
+    const __m512i factor = _mm512_set1_epi32((int32_t)KEEL_HASH_MUL);
+    return _mm512_add_epi64(fold(_mm512_mul_epu32(x, factor)), fold(_mm512_mul_epu32(high_halves(x), factor)));
+}
+
+static inline __m512i hash_eight_wide(__m512i bits) {
+    const __m512i x = _mm512_xor_si512(bits, _mm512_set1_epi32((int32_t)KEEL_HASH_XOR));
+    const __m512i low = _mm512_mul_epu32(x, _mm512_set1_epi32((int32_t)KEEL_HASH_MUL));
+    const __m512i high = _mm512_mul_epu32(high_halves(bits), _mm512_set1_epi32((int32_t)KEEL_HASH_MUL_2));
+    return fold(_mm512_add_epi64(low, _mm512_shuffle_epi32(high, _MM_PERM_CDAB)));
+}
+
+static uint64_t checksum_of(keel_dtype dtype, const void *data, size_t n) {
+    const size_t size = keel_dtype_size(dtype);
+    const size_t step = size == 8 ? 8 : 16;
+    const size_t whole = n - n % step;
+    const unsigned char *at = data;
+    __m512i sum = _mm512_setzero_si512();
+    if (dtype == KEEL_F32) {
+        for (size_t i = 0; i < whole; i += 16)
+            sum = _mm512_add_epi64(sum, hash_sixteen(_mm512_loadu_si512(at + 4 * i)));
+    } else if (dtype == KEEL_F64) {
+        for (size_t i = 0; i < whole; i += 8)
+            sum = _mm512_add_epi64(sum, hash_eight_wide(_mm512_loadu_si512(at + 8 * i)));
+    } else {
+        for (size_t i = 0; i < whole; i += 16) {
+            const __m256i bits = _mm256_loadu_si256((const __m256i *)(at + 2 * i));
+            sum = _mm512_add_epi64(sum, hash_sixteen(_mm512_cvtepu16_epi32(bits)));
+        }
+    }
+    return (uint64_t)_mm512_reduce_add_epi64(sum) + keel_scalar_checksum(dtype, at + whole * size, n - whole);
+}
+
+#include "probe/stats_vector.h"
 
 void keel_stats_avx512(keel_stats *stats, const keel_stats_params *params, keel_dtype dtype, const void *data,
                        size_t n) {
-    keel_stats_scalar(stats, params, dtype, data, n);
+    const size_t block = dtype == KEEL_F64 ? VECTOR_BLOCK / 2 : VECTOR_BLOCK;
+    keel_observe_blocks(stats, params, dtype, data, n, block, observe_block);
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "probe/stats.h"
+#include "probe/stats_moments.h"
 
 // A kernel closes a record after this many elements and merges it: bounds 32-bit lane counters and the growth of
 // rounding errors.
@@ -159,6 +160,67 @@ static inline keel_element keel_element_at(keel_dtype dtype, const void *data, s
     memcpy(&bits, at, sizeof bits);
     return keel_element_of_f32(dtype == KEEL_F16 ? keel_f16_to_f32(bits) : keel_bf16_to_f32(bits), bits);
 }
+
+// From the least of the magnitudes less one, among which zeros have wrapped round to WRAPPED.
+static inline uint64_t keel_least_nonzero(uint64_t least_less_one, uint64_t wrapped) {
+    return least_less_one == wrapped ? UINT64_MAX : least_less_one + 1;
+}
+
+// What one observation asks of every block.
+typedef struct keel_pass {
+    keel_dtype dtype;
+    uint32_t fields;
+    keel_limits limits;
+} keel_pass;
+
+// Adds a block of N elements to PART and MOMENTS; part->n and part->fields are set.
+typedef void keel_block_kernel(keel_stats *part, keel_moments *moments, const keel_pass *pass, const void *data,
+                               size_t n);
+
+// True if none of the counts of the precision group can still grow. A format that holds the dtype counts nothing.
+static inline bool keel_precision_done(keel_dtype dtype, const keel_stats *before, const keel_stats *part) {
+    const bool bf16 = before->not_bf16 + part->not_bf16 >= KEEL_SATURATE_AT || dtype == KEEL_BF16;
+    const bool fp16 = before->not_fp16 + part->not_fp16 >= KEEL_SATURATE_AT || dtype == KEEL_F16;
+    const bool tf32 = before->not_tf32 + part->not_tf32 >= KEEL_SATURATE_AT || dtype == KEEL_F16 || dtype == KEEL_BF16;
+    return bf16 && fp16 && tf32;
+}
+
+// The frame of every kernel: cuts the tensor into blocks that stay in the first cache, and merges a record per chunk.
+static inline void keel_observe_blocks(keel_stats *stats, const keel_stats_params *params, keel_dtype dtype,
+                                       const void *data, size_t n, size_t block_size, keel_block_kernel *block) {
+    keel_pass pass = {.dtype = dtype, .fields = keel_stats_fields(params)};
+    if (!pass.fields) return;
+    pass.limits = keel_limits_of(params, pass.fields, dtype);
+    const unsigned char *at = data;
+    do {
+        keel_stats part;
+        keel_stats_clear(&part);
+        part.fields = keel_stats_fields(params);
+        part.n = n < KEEL_CHUNK ? n : KEEL_CHUNK;
+        keel_moments moments = {0};
+        for (size_t left = part.n; left > 0;) {
+            const size_t count = left < block_size ? left : block_size;
+            if ((pass.fields & KEEL_FIELDS_PRECISION) && keel_precision_done(dtype, stats, &part))
+                pass.fields &= ~(uint32_t)KEEL_FIELDS_PRECISION;
+            block(&part, &moments, &pass, at, count);
+            at += count * keel_dtype_size(dtype);
+            left -= count;
+        }
+        part.sum = moments.sum;
+        part.sum_sq = moments.sum_sq;
+        part.m2 = moments.m2;
+        part.exponent = moments.exponent;
+        keel_stats_merge(stats, &part);
+        n -= part.n;
+    } while (n > 0);
+}
+
+// Parts of the scalar kernel, for elements that a vector kernel does not take itself. Each adds to PART.
+void keel_scalar_moments(keel_stats *part, keel_moments *moments, keel_dtype dtype, const void *data, size_t n);
+void keel_scalar_counts(keel_stats *part, const keel_limits *limits, uint32_t fields, keel_dtype dtype,
+                        const void *data, size_t n);
+void keel_scalar_flags(keel_stats *part, keel_dtype dtype, const void *data, size_t n);
+uint64_t keel_scalar_checksum(keel_dtype dtype, const void *data, size_t n);
 
 keel_stats_kernel keel_stats_scalar;
 keel_stats_kernel keel_stats_avx2;
