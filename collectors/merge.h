@@ -1,4 +1,8 @@
 // Merging frames over ranks, as a table of functions, so that nothing but its MPI implementation needs MPI.
+//
+// Rank 0 leads: it announces which step is merged next, and then every rank takes part in that one reduction. So a rank
+// 0 that falls behind skips a step on all ranks, nobody's backlog can grow, and ranks never merge different steps into
+// one.
 #ifndef KEEL_COLLECTORS_MERGE_H
 #define KEEL_COLLECTORS_MERGE_H
 
@@ -6,17 +10,36 @@
 
 #include "probe/keel.h"
 
+typedef enum keel_merge_action {
+    KEEL_MERGE_STEP, // reduce the frames of that step; earlier ones that are still held are skipped
+    KEEL_MERGE_SKIP, // every step up to that one is over, unmerged
+    KEEL_MERGE_CLOSE,
+} keel_merge_action;
+
+typedef struct keel_merge_order {
+    uint64_t action;   // keel_merge_action
+    uint64_t sequence; // which step end, counted from 1 in every process
+    uint64_t step;     // its step number, for a check
+} keel_merge_order;
+
+// The calls of one thread. One operation at a time: announce or reduce, then test until done.
 typedef struct keel_merge {
     void *context;
     uint32_t rank, size; // of this process; rank 0 gets the result
-    bool threaded;       // test may be called from the merge thread; else only from the training thread (keel_poll, keel_step_end)
-    // Checks that all ranks registered the same sites and scalars (by hash); collective; fails with the first difference named.
-    keel_status (*agree)(void *context, const keel_probe *probe);
-    // Starts the reduction of FRAME (BYTES long) to rank 0, in place there. One at a time.
-    keel_status (*start)(void *context, keel_frame *frame, size_t bytes);
-    // Drives it; *done is set when this rank's part is over.
+    bool threaded; // may be called from the merge thread; else only from the training thread (keel_poll, keel_step_end)
+    // Checks that all ranks registered the same sites, scalars and plans. Collective, blocking. PLANS NULL: this rank
+    // could not start. Then, and where the tables differ, every rank fails, with the first difference and its rank
+    // named.
+    keel_status (*agree)(void *context, const keel_probe *probe, const keel_site_plan *plans);
+    // Begins to hand *ORDER from rank 0 to all others, where it is written. It must live until done.
+    keel_status (*announce)(void *context, keel_merge_order *order);
+    // Begins the reduction of FRAME (BYTES long) to rank 0, in place there, unchanged elsewhere. It must live until
+    // done. Flags are merged too; which rank's step numbers come out is not said.
+    keel_status (*reduce)(void *context, keel_frame *frame, size_t bytes);
+    // Drives the operation; *done is set when this rank's part is over.
     keel_status (*test)(void *context, bool *done);
-    void (*close)(void *context); // frees the context; collective unless a merge was abandoned
+    // Frees the context. Collective unless ABANDONED: then nothing that an unfinished operation may touch is freed.
+    void (*close)(void *context, bool abandoned);
 } keel_merge;
 
 #endif

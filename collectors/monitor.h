@@ -1,11 +1,21 @@
-// The monitor: the backend of a probe. Chooses sites and schedules by the configuration, owns the frames, merges them over ranks, and hands
-// merged rows to the sinks on a thread of its own.
+// The monitor: the backend of a probe. Chooses sites and schedules by the configuration, owns the frames, merges them
+// over ranks, and hands merged rows to the sinks on a thread of its own.
 //
-//   training thread --frame_end--> merge (merge thread, or driven by keel_poll) --> queue --> writer thread: row -> sinks
+//   training thread --frame_end--> merge (merge thread, or driven by keel_poll) --> recorder thread: row -> sinks
 //
-// Frames: a pool of preallocated ones. Where none is free at frame_begin the step is not recorded on this rank, which still takes part in
-// the merge of that step with an empty frame flagged KEEL_STEP_DROPPED; where the writer's queue is full rank 0 drops the merged frame. Both are counted in the next row's dropped_frames
-// and said once. The training thread never waits.
+// The training thread never waits. Where no frame is free at frame_begin (a slow disk, a slow sink), the step is not
+// recorded on this rank: rank 0 then has all ranks skip it, and counts it in dropped_frames of the next row; another
+// rank gives an empty frame to the merge, and the row is flagged KEEL_STEP_DROPPED. Either is said at once, and at the
+// end with the total.
+//
+// A merge that outlives monitor.merge_timeout_seconds is abandoned: rank 0 goes on recording what it observes itself,
+// each row flagged KEEL_STEP_DROPPED, other ranks record nothing more. A collective can be neither cancelled nor freed,
+// so such a process must end by _exit: keel_monitor_close then returns KEEL_ERR_COMM, in bounded time.
+//
+// Memory of a rank, where RECORDS = sites + micro-batches x sites with records per micro-batch:
+//     frames  (queue_depth + 3, and 1 more on ranks other than 0) x (96 + 16 scalars + sizeof(keel_stats) RECORDS)
+//     rank 0  8 bytes x ops stored x RECORDS for a row; the site table once more
+// One frame is being filled, one merged, one recorded, and queue_depth may wait.
 #ifndef KEEL_COLLECTORS_MONITOR_H
 #define KEEL_COLLECTORS_MONITOR_H
 
@@ -16,36 +26,43 @@
 
 typedef struct keel_monitor keel_monitor;
 
-// What judges the rows: implemented by analyzers/online, wired by the assembly. Also a sink; these calls are made on the writer thread as well.
+// What judges the rows: implemented by analyzers/online, wired by the assembly. Also a sink, on the recorder thread.
 typedef struct keel_judge {
-    keel_sink sink; // sink.row judges; incidents come out through emit
-    keel_health (*health)(void *context);                                   // any thread
-    keel_status (*save)(void *context, void **bytes, size_t *size);         // after a drain
-    keel_status (*load)(void *context, uint64_t step, const void *bytes, size_t size);
+    keel_sink sink; // sink.row judges; incidents come out through emit; closed before the other sinks, so that close
+                    // may emit too
+    keel_health (*health)(void *context);                           // any thread
+    keel_status (*save)(void *context, void **bytes, size_t *size); // training thread, after a drain
+    keel_status (*load)(void *context, uint64_t step, const void *bytes,
+                        size_t size); // training thread, before the first step
 } keel_judge;
 
 typedef struct keel_monitor_options {
     const keel_monitor_config *config; // borrowed, outlives the monitor
-    const keel_merge *merge;           // vtable; NULL: one process. Copied.
-    const char *run_id;                // NULL: made up; the same on every segment of one run: a resumed run passes the stored one
+    const keel_merge *merge;           // vtable; NULL: one process. Copied, its context taken over if open succeeds
+    const char *run_id; // NULL: made up; the same on every segment of one run: a resumed run passes the stored one
     const char *command;
     const char *config_yaml;
     uint32_t dp, tp, pp, ep;
 } keel_monitor_options;
 
 keel_status keel_monitor_open(const keel_monitor_options *options, keel_monitor **monitor);
-// Before keel_probe_start, on rank 0. The monitor takes the sink over (its close is called). Order matters: store, then judge, then the rest.
+// Before keel_probe_start, on rank 0: other ranks have no rows. The monitor takes the sink over, also on failure (its
+// close is called). Order matters: store, then judge, then the rest. At most KEEL_SINKS_MAX (sink_list.h), one of them
+// a judge.
 keel_status keel_monitor_add_sink(keel_monitor *monitor, const keel_sink *sink);
 keel_status keel_monitor_add_judge(keel_monitor *monitor, const keel_judge *judge);
-// For the judge: hands an incident to every sink. On the writer thread.
+// For the judge, on the recorder thread: hands an incident to every sink.
 void keel_monitor_emit(keel_monitor *monitor, const keel_incident *incident);
-// Makes the monitor the backend of PROBE.
-void keel_monitor_attach(keel_monitor *monitor, keel_probe *probe);
+// Makes the monitor the backend of PROBE and registers its own scalars (step_seconds, rss_anon_bytes). Before
+// keel_probe_start.
+keel_status keel_monitor_attach(keel_monitor *monitor, keel_probe *probe);
 // One line for people: "5000 sites, 120000 values a step, merge on a thread, 12.3 MiB". Valid after keel_probe_start.
 const char *keel_monitor_describe(const keel_monitor *monitor);
-// Bytes allocated for frames and rows on this rank.
+// Bytes allocated for frames, rows and tables on this rank. Valid after keel_probe_start.
 size_t keel_monitor_bytes(const keel_monitor *monitor);
-// Drains, closes the sinks, joins the threads. Collective. KEEL_ERR_IO if something could not be kept.
+// Records what is left, closes the sinks, ends the threads, frees the monitor. Collective where there is a merge, but
+// also after an abandoned one. A step that was begun and not ended is not recorded. NULL: nothing. KEEL_ERR_COMM: a
+// merge was abandoned, the process must end by _exit. KEEL_ERR_IO: a sink failed.
 keel_status keel_monitor_close(keel_monitor *monitor);
 
 #endif

@@ -1,4 +1,5 @@
-// keel_merge over MPI: one MPI_Ireduce of the whole frame as one element, on a communicator of its own.
+// keel_merge over MPI: one MPI_Ireduce of the whole frame as one element, on a communicator of its own. A reduction on
+// MPI_BYTE would be called on pieces that cut records.
 #ifndef KEEL_COLLECTORS_MPI_MERGE_MPI_H
 #define KEEL_COLLECTORS_MPI_MERGE_MPI_H
 
@@ -6,7 +7,8 @@
 
 #include "collectors/merge.h"
 
-// COMM is duplicated. THREADED: MPI gave MPI_THREAD_MULTIPLE. Collective over COMM.
+// COMM is duplicated. THREADED: MPI gave MPI_THREAD_MULTIPLE. Collective over COMM. MERGE is to be closed by its close,
+// before MPI_Finalize; a monitor that takes it over does so. Errors of MPI come back as KEEL_ERR_COMM.
 keel_status keel_merge_mpi_open(MPI_Comm comm, bool threaded, keel_merge *merge);
 
 #endif

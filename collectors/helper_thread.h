@@ -1,0 +1,18 @@
+// A thread of the library beside the program's own.
+#ifndef KEEL_COLLECTORS_HELPER_THREAD_H
+#define KEEL_COLLECTORS_HELPER_THREAD_H
+
+#include <pthread.h>
+#include <semaphore.h>
+
+#include "probe/status.h"
+
+// NAME: at most 15 characters. The thread takes no signals: they are the program's.
+keel_status keel_thread_start(pthread_t *thread, const char *name, void *(*run)(void *), void *context);
+
+// sem_wait, whatever interrupts it.
+void keel_semaphore_wait(sem_t *semaphore);
+
+void keel_nap(long nanoseconds);
+
+#endif

@@ -1,0 +1,292 @@
+#include "collectors/monitor.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "collectors/collector.h"
+#include "collectors/frame_pool.h"
+#include "collectors/merge_stage.h"
+#include "collectors/quantity/quantity.h"
+#include "collectors/recorder.h"
+#include "collectors/run_tables.h"
+#include "collectors/select.h"
+#include "collectors/sink_list.h"
+
+enum {
+    FRAMES_AT_WORK = 3, // one is filled, one merged, one recorded, while queue_depth wait
+    COLLECTORS_MAX = 16,
+};
+
+struct keel_monitor {
+    keel_monitor_options options;
+    keel_merge merge; // options.merge points here, or is NULL
+    uint32_t rank;
+    void *collectors[COLLECTORS_MAX]; // states, in the order of keel_collectors
+    uint32_t collector_count;         // started
+    keel_sink_list sinks;
+    keel_judge judge; // its sink lives in the list
+    bool has_judge;
+
+    uint64_t *op_masks; // per site
+    keel_run_tables tables;
+    keel_frame_pool pool;
+    keel_recorder *recorder;
+    keel_merge_stage *stage;
+    bool started;
+    char describe[128];
+
+    // The training thread's own.
+    keel_slot *filling;
+    uint64_t unrecorded; // steps for which no frame was free
+};
+
+// ---- set-up ----
+
+keel_status keel_monitor_open(const keel_monitor_options *options, keel_monitor **out) {
+    keel_monitor *monitor = calloc(1, sizeof *monitor);
+    if (!monitor) return keel_fail(KEEL_ERR_MEMORY, "no memory for the monitor");
+    monitor->options = *options;
+    if (options->merge) {
+        monitor->merge = *options->merge;
+        monitor->options.merge = &monitor->merge;
+        monitor->rank = monitor->merge.rank;
+    }
+    *out = monitor;
+    return KEEL_OK;
+}
+
+static keel_status add_sink(keel_monitor *monitor, const keel_sink *sink, bool judge) {
+    if (monitor->started || monitor->rank != 0 || (judge && monitor->has_judge)) {
+        sink->close(sink->context);
+        return keel_fail(KEEL_ERR_USAGE, "sink %s: %s", sink->name,
+                         monitor->started     ? "added after the start"
+                         : monitor->rank != 0 ? "only rank 0 has rows"
+                                              : "there is a judge already");
+    }
+    return keel_sink_list_add(&monitor->sinks, sink, judge);
+}
+
+keel_status keel_monitor_add_sink(keel_monitor *monitor, const keel_sink *sink) {
+    return add_sink(monitor, sink, false);
+}
+
+keel_status keel_monitor_add_judge(keel_monitor *monitor, const keel_judge *judge) {
+    const keel_status status = add_sink(monitor, &judge->sink, true);
+    if (status) return status;
+    monitor->judge = *judge;
+    monitor->has_judge = true;
+    return KEEL_OK;
+}
+
+void keel_monitor_emit(keel_monitor *monitor, const keel_incident *incident) {
+    keel_sink_list_incident(&monitor->sinks, incident);
+}
+
+static keel_status open_pool(keel_monitor *monitor, const keel_probe *probe, const keel_site_plan *plans) {
+    keel_frame_shape shape = {.scalars = keel_probe_scalar_count(probe),
+                              .sites = keel_probe_site_count(probe),
+                              .micros = keel_probe_micro_count(probe)};
+    for (uint32_t s = 0; s < shape.sites; s++) shape.micro_sites += plans[s].fields && plans[s].per_micro;
+    keel_scalar_merge *merges = calloc((size_t)shape.scalars + 1, sizeof *merges);
+    if (!merges) return keel_fail(KEEL_ERR_MEMORY, "no memory for %u scalars", shape.scalars);
+    for (uint32_t i = 0; i < shape.scalars; i++) merges[i] = keel_probe_scalar_merge(probe, i);
+    const uint32_t count = (uint32_t)monitor->options.config->queue_depth + FRAMES_AT_WORK;
+    const keel_status status = keel_frame_pool_open(&monitor->pool, &shape, merges, count, monitor->rank != 0);
+    free(merges);
+    return status;
+}
+
+static void describe(keel_monitor *monitor, const keel_probe *probe, const keel_site_plan *plans) {
+    const uint32_t sites = keel_probe_site_count(probe);
+    uint32_t enabled = 0;
+    uint64_t values = 0;
+    for (uint32_t s = 0; s < sites; s++) {
+        enabled += plans[s].fields != 0;
+        const uint64_t records = plans[s].per_micro ? keel_probe_micro_count(probe) + UINT64_C(1) : 1;
+        values += records * (uint64_t)__builtin_popcountll(monitor->op_masks[s]);
+    }
+    const keel_merge *merge = monitor->options.merge;
+    snprintf(monitor->describe, sizeof monitor->describe, "%u sites, at most %" PRIu64 " values a step, %s, %.1f MiB",
+             enabled, values,
+             !merge            ? "one process"
+             : merge->threaded ? "merge on a thread"
+                               : "merge at layer borders",
+             (double)keel_monitor_bytes(monitor) / 0x1p20);
+}
+
+// All that can fail on one rank alone.
+static keel_status prepare(keel_monitor *monitor, const keel_probe *probe, keel_site_plan *plans) {
+    if (keel_probe_rank(probe) != monitor->rank)
+        return keel_fail(KEEL_ERR_USAGE, "the probe is rank %u, the merge rank %u", keel_probe_rank(probe),
+                         monitor->rank);
+    const uint32_t sites = keel_probe_site_count(probe);
+    for (uint32_t s = 0; s < sites; s++) {
+        const keel_status status = keel_quantity_check(keel_probe_site_info(probe, s));
+        if (status) return status;
+    }
+    monitor->op_masks = calloc((size_t)sites + 1, sizeof *monitor->op_masks);
+    if (!monitor->op_masks) return keel_fail(KEEL_ERR_MEMORY, "no memory for %u sites", sites);
+    const bool leads = monitor->rank == 0;
+    keel_status status = keel_select(monitor->options.config, probe, leads, plans, monitor->op_masks);
+    if (!status) status = open_pool(monitor, probe, plans);
+    if (!status && leads)
+        status =
+            keel_run_tables_open(&(keel_run_identity){.run_id = monitor->options.run_id,
+                                                      .command = monitor->options.command,
+                                                      .config_yaml = monitor->options.config_yaml,
+                                                      .world_size = monitor->options.merge ? monitor->merge.size : 1,
+                                                      .dp = monitor->options.dp,
+                                                      .tp = monitor->options.tp,
+                                                      .pp = monitor->options.pp,
+                                                      .ep = monitor->options.ep},
+                                 probe, plans, monitor->op_masks, &monitor->tables);
+    if (!status)
+        status = keel_recorder_open(&(keel_recorder_options){.pool = &monitor->pool,
+                                                             .info = leads ? &monitor->tables.info : NULL,
+                                                             .sinks = &monitor->sinks},
+                                    &monitor->recorder);
+    if (!status)
+        status = keel_merge_stage_open(
+            &(keel_merge_stage_options){.merge = monitor->options.merge,
+                                        .pool = &monitor->pool,
+                                        .recorder = monitor->recorder,
+                                        .timeout_seconds = monitor->options.config->merge_timeout_seconds},
+            &monitor->stage);
+    return status;
+}
+
+static keel_status start(void *context, keel_probe *probe, keel_site_plan *plans) {
+    keel_monitor *monitor = context;
+    keel_status status = prepare(monitor, probe, plans);
+    if (monitor->options.merge) {
+        const keel_status agreed = monitor->merge.agree(monitor->merge.context, probe, status ? NULL : plans);
+        if (!status) status = agreed;
+    }
+    if (status) return status;
+    keel_sink_list_start(&monitor->sinks, &monitor->tables.info);
+    describe(monitor, probe, plans);
+    monitor->started = true;
+    return KEEL_OK;
+}
+
+// ---- the step ----
+
+static keel_frame *frame_begin(void *context, uint64_t step) {
+    (void)step;
+    keel_monitor *monitor = context;
+    if (monitor->filling) // the step before was begun and never ended
+        keel_frame_clear(monitor->filling->frame);
+    else if (monitor->rank == 0 || !keel_merge_stage_abandoned(monitor->stage))
+        monitor->filling = keel_ring_take(&monitor->pool.free);
+    return monitor->filling ? monitor->filling->frame : NULL;
+}
+
+static void frame_end(void *context, keel_frame *frame, const keel_step *step) {
+    keel_monitor *monitor = context;
+    for (uint32_t i = 0; frame && i < monitor->collector_count; i++)
+        keel_collectors[i]->sample(monitor->collectors[i], frame, monitor->rank, step);
+    if (!frame && monitor->rank == 0 && !monitor->unrecorded++)
+        keel_log(KEEL_LOG_WARNING,
+                 "step %" PRIu64 " is not recorded, and so may be others: %u frames wait (a slow disk or sink?); the "
+                 "total comes at the end",
+                 step->step, monitor->pool.count);
+    keel_slot *slot = monitor->filling;
+    monitor->filling = NULL;
+    keel_merge_stage_submit(monitor->stage, slot);
+}
+
+static void poll(void *context) {
+    keel_monitor *monitor = context;
+    keel_merge_stage_poll(monitor->stage);
+}
+
+static keel_status drain(void *context) {
+    keel_monitor *monitor = context;
+    keel_merge_stage_drain(monitor->stage);
+    keel_recorder_drain(monitor->recorder);
+    return KEEL_OK;
+}
+
+// ---- the judge ----
+
+static keel_health health(void *context) {
+    const keel_monitor *monitor = context;
+    return monitor->has_judge ? monitor->judge.health(monitor->judge.sink.context) : (keel_health){0};
+}
+
+static keel_status save(void *context, void **bytes, size_t *size) {
+    const keel_monitor *monitor = context;
+    if (monitor->has_judge) return monitor->judge.save(monitor->judge.sink.context, bytes, size);
+    *bytes = NULL;
+    *size = 0;
+    return KEEL_OK;
+}
+
+static keel_status load(void *context, uint64_t step, const void *bytes, size_t size) {
+    const keel_monitor *monitor = context;
+    if (!monitor->has_judge || size == 0) return KEEL_OK; // a checkpoint of a run that was not watched
+    return monitor->judge.load(monitor->judge.sink.context, step, bytes, size);
+}
+
+keel_status keel_monitor_attach(keel_monitor *monitor, keel_probe *probe) {
+    for (uint32_t i = 0; keel_collectors[i] && i < COLLECTORS_MAX; i++) {
+        const keel_status status = keel_collectors[i]->start(probe, &monitor->collectors[i]);
+        if (status) return status;
+        monitor->collector_count++;
+    }
+    keel_probe_set_backend(probe, &(keel_backend){.context = monitor,
+                                                  .start = start,
+                                                  .frame_begin = frame_begin,
+                                                  .frame_end = frame_end,
+                                                  .poll = poll,
+                                                  .health = health,
+                                                  .drain = drain,
+                                                  .save = save,
+                                                  .load = load});
+    return KEEL_OK;
+}
+
+const char *keel_monitor_describe(const keel_monitor *monitor) {
+    return monitor->describe;
+}
+
+size_t keel_monitor_bytes(const keel_monitor *monitor) {
+    return monitor->pool.bytes + (monitor->rank == 0 ? keel_run_tables_bytes(&monitor->tables) : 0);
+}
+
+// ---- the end ----
+
+static void say_totals(const keel_monitor *monitor, const keel_merge_totals *totals, uint64_t rows) {
+    if (monitor->rank == 0 && rows < totals->ended)
+        keel_log(KEEL_LOG_WARNING, "%" PRIu64 " of %" PRIu64 " steps were not recorded", totals->ended - rows,
+                 totals->ended);
+    if (totals->missing)
+        keel_log(KEEL_LOG_WARNING, "this rank's values are missing from %" PRIu64 " of %" PRIu64 " steps",
+                 totals->missing, totals->ended);
+}
+
+keel_status keel_monitor_close(keel_monitor *monitor) {
+    if (!monitor) return KEEL_OK;
+    keel_status status = KEEL_OK;
+    keel_merge_totals totals = {0};
+    uint64_t rows = 0;
+    if (monitor->stage) keel_merge_stage_close(monitor->stage, monitor->started, &totals);
+    if (monitor->recorder)
+        status = keel_recorder_close(monitor->recorder, &rows);
+    else
+        keel_sink_list_close(&monitor->sinks);
+    if (monitor->started) say_totals(monitor, &totals, rows);
+    if (totals.abandoned) status = keel_fail(KEEL_ERR_COMM, "the merge over ranks was abandoned");
+    for (uint32_t i = 0; i < monitor->collector_count; i++) keel_collectors[i]->stop(monitor->collectors[i]);
+    if (monitor->options.merge) monitor->merge.close(monitor->merge.context, totals.abandoned);
+    if (totals.abandoned)
+        keel_frame_pool_abandon(&monitor->pool);
+    else
+        keel_frame_pool_close(&monitor->pool);
+    keel_run_tables_close(&monitor->tables);
+    free(monitor->op_masks);
+    free(monitor);
+    return status;
+}
