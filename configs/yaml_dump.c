@@ -31,7 +31,7 @@ static bool emit_scalar(yaml_emitter_t *emitter, const keel_yaml_node *node) {
     yaml_char_t *value = (yaml_char_t *)strdup(text);
     if (!value) return false;
     yaml_event_t event;
-    yaml_scalar_style_t style = node->quoted ? YAML_DOUBLE_QUOTED_SCALAR_STYLE : YAML_PLAIN_SCALAR_STYLE;
+    yaml_scalar_style_t style = node->quoted ? YAML_SINGLE_QUOTED_SCALAR_STYLE : YAML_PLAIN_SCALAR_STYLE;
     bool made = yaml_scalar_event_initialize(&event, NULL, NULL, value, (int)strlen(text), 1, 1, style);
     free(value);
     return made && yaml_emitter_emit(emitter, &event);

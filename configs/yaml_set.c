@@ -36,6 +36,8 @@ static keel_status next_name(const assignment *a, const char *equals, const char
     size_t length = dot ? (size_t)(dot - *at) : left;
     if (length == 0) return fail(a, *at, "a key without a name");
     if (length >= room) return fail(a, *at, "a key is too long");
+    for (size_t i = 0; i < length; i++)
+        if ((*at)[i] <= ' ' || (*at)[i] > '~') return fail(a, *at, "a key must be of printable ASCII characters");
     memcpy(name, *at, length);
     name[length] = '\0';
     *at = dot ? dot + 1 : NULL;

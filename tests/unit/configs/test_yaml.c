@@ -474,7 +474,7 @@ static void test_set(void **state) {
     set(doc, "new=");
     set(doc, "more.deep.er={q: \"1\"}");
     assert_dump(doc, "a:\n  b:\n  - 1\n  - 2\n  c:\n    d: text with = sign\nlist:\n- plain\n- x: 3\nempty:\n  k: 0.1\n"
-                     "new: null\nmore:\n  deep:\n    er:\n      q: \"1\"\n");
+                     "new: null\nmore:\n  deep:\n    er:\n      q: '1'\n");
     const keel_yaml_node *q = keel_yaml_get(keel_yaml_root(doc), "more");
     q = keel_yaml_get(keel_yaml_get(keel_yaml_get(q, "deep"), "er"), "q");
     assert_int_equal(keel_yaml_fail(q, "wrong"), KEEL_ERR_CONFIG);
@@ -498,6 +498,8 @@ static void test_set_refuses(void **state) {
         {"a..b=3", "--set:2:3: a..b: a key without a name"},
         {".a=3", "--set:2:1: .a: a key without a name"},
         {"a.=3", "--set:2:3: a.: a key without a name"},
+        {"a.\xFF=3", "--set:2:3: a.\xFF: a key must be of printable ASCII characters"},
+        {"a. b=3", "--set:2:3: a. b: a key must be of printable ASCII characters"},
         {"new..x=3", "--set:2:5: new..x: a key without a name"},
         {"a.b.c=3", "--set:2:5: a.b.c: '1' is a single value, it has no key 'c'"},
         {"list.2=3", "--set:2:6: list.2: '2' is no item of this list of 2, counted from 0"},
