@@ -52,6 +52,7 @@ static keel_status make_key(const assignment *a, const char *at, keel_yaml_node 
     if (status) return status;
     (*key)->kind = KEEL_YAML_SCALAR;
     (*key)->key = *key;
+    (*key)->quoted = strcmp(name, "<<") == 0; // a name like any other, where a plain one would merge when read again
     return KEEL_OK;
 }
 
