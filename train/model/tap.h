@@ -1,5 +1,5 @@
-// A tap: the one place where the trainer lets a tensor be seen and, in experiments, disturbed. Every layer output, gradient, parameter, optimizer
-// state and collective passes one.
+// A tap: the one place where the trainer lets a tensor be seen and, in experiments, disturbed. Every layer output,
+// gradient, parameter, optimizer state and collective passes one.
 #ifndef KEEL_TRAIN_MODEL_TAP_H
 #define KEEL_TRAIN_MODEL_TAP_H
 
@@ -8,21 +8,29 @@
 #include "configs/train_config.h"
 #include "probe/keel.h"
 
-typedef struct keel_tap {
-    keel_site *site;
-    bool armed;      // a fault is due at this tap in this step
-    size_t index;    // element it hits
-} keel_tap;
-
 typedef struct keel_taps keel_taps; // all taps of a rank, and the configured faults
 
-// FAULTS is borrowed. PROBE may be one that nobody listens to.
-keel_status keel_taps_open(keel_probe *probe, uint32_t rank, const keel_fault_config *faults, size_t count, keel_taps **taps);
-void keel_taps_close(keel_taps *taps);
+typedef struct keel_tap {
+    keel_site *site;
+    keel_taps *taps;
+    keel_block *blocks; // block form, between begin and end: one per thread
+    size_t index;       // element that the fault hits
+    bool armed;         // a fault is due at this tap in this step
+    bool busy;          // block form: something is to be done in this pass
+} keel_tap;
+
+// FAULTS is borrowed. PROBE may be one that nobody listens to. Block forms serve as many threads as
+// omp_get_max_threads() gives now.
+keel_status keel_taps_open(keel_probe *probe, uint32_t rank, const keel_fault_config *faults, size_t count,
+                           keel_taps **taps);
+void keel_taps_close(keel_taps *taps); // NULL is fine
 keel_probe *keel_taps_probe(keel_taps *taps);
+int keel_taps_threads(const keel_taps *taps); // threads that block forms serve
+
 // Registers the site and gives its tap, owned by TAPS.
 keel_status keel_taps_add(keel_taps *taps, const keel_site_info *info, keel_tap **tap);
-// After all taps are known: KEEL_ERR_CONFIG naming a fault whose site does not exist, with the nearest name.
+// After all taps are known: KEEL_ERR_CONFIG naming a fault whose site does not exist, with the nearest name, whose
+// element the tensor does not have, or that meets another one at its site.
 keel_status keel_taps_check(const keel_taps *taps);
 // Arms the faults of STEP. True if any fault of any kind (on any rank) is due, so that the step is flagged.
 bool keel_taps_arm(keel_taps *taps, uint64_t step);
@@ -31,6 +39,30 @@ bool keel_taps_arm(keel_taps *taps, uint64_t step);
 static inline void keel_tap_at(keel_tap *tap, float *data, size_t n) {
     if (tap->armed && tap->index < n) data[tap->index] = NAN, tap->armed = false;
     keel_observe(tap->site, data, n);
+}
+
+// Block form, for a pass that writes the tensor piece by piece, also in parallel: begin, pieces from any thread, end.
+// Begin and end are serial; records of the threads are added in their order. TAP NULL: nothing is done. At most 16 taps
+// are open.
+void keel_tap_begin_active(keel_tap *tap);
+static inline void keel_tap_begin(keel_tap *tap) {
+    if (tap && (tap->armed || tap->site->active)) keel_tap_begin_active(tap);
+}
+// DATA [n]: the elements of the tensor from OFFSET on.
+void keel_tap_piece_active(keel_tap *tap, int thread, float *data, size_t offset, size_t n);
+static inline void keel_tap_piece(keel_tap *tap, int thread, float *data, size_t offset, size_t n) {
+    if (tap && tap->busy) keel_tap_piece_active(tap, thread, data, offset, n);
+}
+// DATA [rows, cols], contiguous: row r is the elements of the tensor from OFFSET + r * STRIDE on.
+void keel_tap_tile_active(keel_tap *tap, int thread, float *data, size_t offset, size_t stride, size_t rows,
+                          size_t cols);
+static inline void keel_tap_tile(keel_tap *tap, int thread, float *data, size_t offset, size_t stride, size_t rows,
+                                 size_t cols) {
+    if (tap && tap->busy) keel_tap_tile_active(tap, thread, data, offset, stride, rows, cols);
+}
+void keel_tap_end_active(keel_tap *tap);
+static inline void keel_tap_end(keel_tap *tap) {
+    if (tap && tap->busy) keel_tap_end_active(tap);
 }
 
 #endif

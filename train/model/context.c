@@ -1,0 +1,60 @@
+#include "train/model/context.h"
+
+#include <string.h>
+
+#include "train/tensor/ops.h"
+
+static size_t greater(size_t a, size_t b) {
+    return a > b ? a : b;
+}
+
+keel_status keel_context_init(const keel_model_config *config, size_t batch, int threads, keel_context *context) {
+    const keel_model_config *m = config;
+    if (batch < 1 || m->vocab_size < 1 || m->seq_length < 1 || m->hidden_size < 1 || m->num_layers < 1 ||
+        m->num_heads < 1)
+        return keel_fail(KEEL_ERR_CONFIG, "model_config: every size must be at least 1");
+    keel_context c = {.gpt2 = m->model_type == KEEL_MODEL_GPT2, .tied = m->tie_word_embeddings};
+    c.batch = batch;
+    c.seq = (size_t)m->seq_length;
+    c.rows = c.batch * c.seq;
+    c.hidden = (size_t)m->hidden_size;
+    c.heads = (size_t)m->num_heads;
+    c.kv_heads = m->n_kv_heads ? (size_t)m->n_kv_heads : c.heads;
+    if (c.hidden % c.heads) return keel_fail(KEEL_ERR_CONFIG, "model_config: num_heads must divide hidden_size");
+    if (c.heads % c.kv_heads) return keel_fail(KEEL_ERR_CONFIG, "model_config: n_kv_heads must divide num_heads");
+    c.head_size = c.hidden / c.heads;
+    if (!c.gpt2 && c.head_size % 2)
+        return keel_fail(KEEL_ERR_CONFIG, "model_config: rotary positions need an even hidden_size / num_heads");
+    c.qkv_size = (c.heads + 2 * c.kv_heads) * c.head_size;
+    c.intermediate = (size_t)m->intermediate_size;
+    if (!c.intermediate && c.gpt2) c.intermediate = 4 * c.hidden;
+    if (!c.intermediate) return keel_fail(KEEL_ERR_CONFIG, "model_config: intermediate_size is missing");
+    c.up_size = c.gpt2 ? c.intermediate : 2 * c.intermediate;
+    c.vocab = (size_t)m->vocab_size;
+    c.layers = (size_t)m->num_layers;
+    c.positions = m->max_position_embeddings ? (size_t)m->max_position_embeddings : c.seq;
+    if (c.gpt2 && c.positions < c.seq)
+        return keel_fail(KEEL_ERR_CONFIG, "model_config: max_position_embeddings must be at least seq_length");
+    c.norm_eps = (float)(c.gpt2 ? m->layer_norm_epsilon : m->rms_norm_eps);
+    c.theta = m->theta;
+    c.threads = threads;
+    c.blocks = (c.rows + KEEL_BLOCK_ROWS - 1) / KEEL_BLOCK_ROWS;
+    c.sum_width = greater(c.hidden, greater(c.qkv_size, c.up_size));
+    *context = c;
+    return KEEL_OK;
+}
+
+void keel_context_plan(keel_context *context, keel_arena *arena) {
+    context->partials = keel_arena_take(arena, 3 * context->blocks * context->sum_width);
+}
+
+void keel_context_sum_partials(const keel_context *context, const float *partial, size_t n, float *out) {
+    enum { STRIP = 256 };
+    size_t strips = (n + STRIP - 1) / STRIP;
+#pragma omp parallel for schedule(static) num_threads(context->threads)
+    for (size_t s = 0; s < strips; s++) {
+        size_t begin = s * STRIP, width = n - begin < STRIP ? n - begin : STRIP;
+        memset(out + begin, 0, width * sizeof(float));
+        for (size_t b = 0; b < context->blocks; b++) keel_add(out + begin, partial + b * n + begin, width);
+    }
+}

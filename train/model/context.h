@@ -1,0 +1,56 @@
+// What every layer knows of the model it is part of.
+#ifndef KEEL_TRAIN_MODEL_CONTEXT_H
+#define KEEL_TRAIN_MODEL_CONTEXT_H
+
+#include <omp.h>
+
+#include "train/model/tap.h"
+#include "train/tensor/arena.h"
+
+// Rows that are handled together while they are in cache, and whose share of a sum over rows is formed together: sums
+// do not depend on the number of threads.
+enum { KEEL_BLOCK_ROWS = 16 };
+
+typedef struct keel_context {
+    bool gpt2; // else LLaMA
+    bool tied;
+    size_t batch, seq, rows; // B, T, N = B T
+    size_t hidden;           // C
+    size_t heads, kv_heads;  // H and H_k
+    size_t head_size;        // D
+    size_t qkv_size;         // (H + 2 H_k) D
+    size_t intermediate;     // F
+    size_t up_size;          // F, or 2 F (gate and up side by side)
+    size_t vocab, layers;
+    size_t positions; // rows of the learned position table
+    float norm_eps;
+    double theta; // RoPE base
+
+    int threads;
+    size_t blocks;    // of KEEL_BLOCK_ROWS rows
+    float *weights;   // flat
+    float *grad;      // flat, borrowed from the caller of keel_model_forward
+    float *partials;  // [3, blocks, max(C, qkv_size, up_size)]: sums of blocks of rows
+    size_t sum_width; // max(C, qkv_size, up_size)
+} keel_context;
+
+// Sizes from CONFIG, defaults filled in; KEEL_ERR_CONFIG if they do not fit together.
+keel_status keel_context_init(const keel_model_config *config, size_t batch, int threads, keel_context *context);
+void keel_context_plan(keel_context *context, keel_arena *arena);
+
+// OUT [n] = sum over blocks of PARTIAL [blocks, n], in their order.
+void keel_context_sum_partials(const keel_context *context, const float *partial, size_t n, float *out);
+// The K-th area for partial sums, [blocks, n], n <= sum_width; not cleared.
+static inline float *keel_context_partial(const keel_context *context, size_t k) {
+    return context->partials + k * context->blocks * context->sum_width;
+}
+
+static inline size_t keel_block_begin_row(size_t block) {
+    return block * KEEL_BLOCK_ROWS;
+}
+static inline size_t keel_block_rows(const keel_context *context, size_t block) {
+    size_t rest = context->rows - keel_block_begin_row(block);
+    return rest < KEEL_BLOCK_ROWS ? rest : KEEL_BLOCK_ROWS;
+}
+
+#endif

@@ -1,0 +1,70 @@
+#include "train/model/embedding.h"
+
+#include <string.h>
+
+#include "train/tensor/ops.h"
+
+static uint32_t token_of(const keel_context *context, const uint32_t *tokens, size_t row) {
+    return tokens[row / context->seq * (context->seq + 1) + row % context->seq];
+}
+
+void keel_embedding_forward(const keel_context *context, const keel_embedding *embedding, const uint32_t *tokens,
+                            const keel_join *first) {
+    size_t c = context->hidden;
+    const float *table = context->weights + embedding->token;
+    float *stream = first->state.stream;
+    keel_tap_begin(embedding->tap);
+    keel_tap_begin(first->norm_tap);
+#pragma omp parallel num_threads(context->threads)
+    {
+        int thread = omp_get_thread_num();
+#pragma omp for schedule(static)
+        for (size_t b = 0; b < context->blocks; b++) {
+            size_t begin = keel_block_begin_row(b), rows = keel_block_rows(context, b);
+            for (size_t row = begin; row < begin + rows; row++) {
+                const float *from = table + token_of(context, tokens, row) * c;
+                if (embedding->position == KEEL_NO_PARAM)
+                    memcpy(stream + row * c, from, c * sizeof(float));
+                else
+                    keel_add_to(stream + row * c, from, context->weights + embedding->position + row % context->seq * c,
+                                c);
+            }
+            keel_tap_piece(embedding->tap, thread, stream + begin * c, begin * c, rows * c);
+            keel_join_norm(context, first, thread, begin, rows);
+        }
+    }
+    keel_tap_end(embedding->tap);
+    keel_tap_end(first->norm_tap);
+}
+
+void keel_embedding_backward(const keel_context *context, const keel_embedding *embedding, const uint32_t *tokens,
+                             const float *dstream) {
+    size_t c = context->hidden;
+    float *dtable = context->grad + embedding->token;
+    enum { STRIP = 64 };
+    // A strip of columns belongs to one thread, so that a token's rows are added in their order by any number of
+    // threads.
+    size_t strips = (c + STRIP - 1) / STRIP;
+#pragma omp parallel num_threads(context->threads)
+    {
+        if (!context->tied) {
+#pragma omp for schedule(static)
+            for (size_t v = 0; v < context->vocab; v++) memset(dtable + v * c, 0, c * sizeof(float));
+        }
+#pragma omp for schedule(static)
+        for (size_t s = 0; s < strips; s++) {
+            size_t begin = s * STRIP, width = c - begin < STRIP ? c - begin : STRIP;
+            for (size_t row = 0; row < context->rows; row++)
+                keel_add(dtable + token_of(context, tokens, row) * c + begin, dstream + row * c + begin, width);
+        }
+        if (embedding->position != KEEL_NO_PARAM) {
+            float *dposition = context->grad + embedding->position;
+#pragma omp for schedule(static)
+            for (size_t t = 0; t < context->positions; t++) {
+                memset(dposition + t * c, 0, c * sizeof(float));
+                for (size_t row = t; t < context->seq && row < context->rows; row += context->seq)
+                    keel_add(dposition + t * c, dstream + row * c, c);
+            }
+        }
+    }
+}

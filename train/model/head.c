@@ -1,0 +1,61 @@
+#include "train/model/head.h"
+
+#include <math.h>
+
+#include "train/tensor/ops.h"
+
+// A chunk is wide enough for the products to run at full speed, and long enough to spread what each reads of the
+// weights.
+enum { CHUNK_ROWS = 256 };
+
+void keel_head_plan(const keel_context *context, keel_arena *arena, keel_head *head) {
+    head->chunk_rows = context->rows < CHUNK_ROWS ? context->rows : CHUNK_ROWS;
+    head->logits = keel_arena_take(arena, head->chunk_rows * context->vocab);
+    head->losses = keel_arena_take(arena, context->rows);
+    head->dnormed = keel_arena_take(arena, context->rows * context->hidden);
+}
+
+// Loss of a row; if SCALE is not 0 its logits become scale * (softmax - onehot).
+static double row_loss(float *logits, size_t vocab, uint32_t target, float scale) {
+    float greatest = keel_row_max(logits, vocab);
+    double chosen = (double)logits[target];
+    double total = keel_row_exp(logits, vocab, 1.0f, greatest);
+    if (scale != 0) {
+        keel_scale(logits, (float)((double)scale / total), vocab);
+        logits[target] -= scale;
+    }
+    return (double)greatest + log(total) - chosen;
+}
+
+double keel_head_run(const keel_context *context, const keel_head *head, const float *normed, const uint32_t *tokens,
+                     double scale) {
+    size_t v = context->vocab, c = context->hidden, t = context->seq;
+    bool gradients = context->grad != NULL;
+    double sum = 0;
+    for (size_t begin = 0; begin < context->rows; begin += head->chunk_rows) {
+        size_t rest = context->rows - begin, rows = rest < head->chunk_rows ? rest : head->chunk_rows;
+        keel_linear_forward(context, head->linear, rows, normed + begin * c, head->logits);
+        keel_tap_begin(head->tap);
+        if (gradients) keel_tap_begin(head->grad_tap);
+#pragma omp parallel num_threads(context->threads)
+        {
+            int thread = omp_get_thread_num();
+#pragma omp for schedule(static)
+            for (size_t r = 0; r < rows; r++) {
+                size_t row = begin + r;
+                float *logits = head->logits + r * v;
+                uint32_t target = tokens[row / t * (t + 1) + row % t + 1];
+                keel_tap_piece(head->tap, thread, logits, row * v, v);
+                head->losses[row] = (float)row_loss(logits, v, target, gradients ? (float)scale : 0.0f);
+                if (gradients) keel_tap_piece(head->grad_tap, thread, logits, row * v, v);
+            }
+        }
+        keel_tap_end(head->tap);
+        keel_tap_end(head->grad_tap);
+        for (size_t r = 0; r < rows; r++) sum += (double)head->losses[begin + r];
+        if (!gradients) continue;
+        keel_linear_backward_input(context, head->linear, rows, head->logits, head->dnormed + begin * c);
+        keel_linear_backward_weight(context, head->linear, rows, normed + begin * c, head->logits, begin > 0);
+    }
+    return sum;
+}

@@ -1,0 +1,47 @@
+#include <inttypes.h>
+#include <string.h>
+
+#include "train/model/model.h"
+#include "train/model/model_state.h"
+
+static void print_count(FILE *out, size_t count) {
+    if (count >= 1000000)
+        fprintf(out, "%.1f M", (double)count / 1e6);
+    else if (count >= 10000)
+        fprintf(out, "%.1f k", (double)count / 1e3);
+    else
+        fprintf(out, "%zu", count);
+}
+
+static void print_param(FILE *out, const keel_param *p, const char *prefix) {
+    char shape[64];
+    if (p->ndim == 1)
+        snprintf(shape, sizeof shape, "[%zu]", p->shape[0]);
+    else
+        snprintf(shape, sizeof shape, "[%zu, %zu]", p->shape[0], p->shape[1]);
+    size_t skip = strlen(prefix);
+    fprintf(out, "%*s%-28s %-16s ", skip ? 4 : 2, "", p->name + skip, shape);
+    print_count(out, p->numel);
+    fputc('\n', out);
+}
+
+void keel_model_print(const keel_model *model, FILE *out) {
+    const keel_context *c = &model->context;
+    fprintf(out, "model: %s, ", c->gpt2 ? "gpt2" : "llama");
+    print_count(out, model->parameters.numel);
+    fprintf(out, " parameters\n");
+    fprintf(out, "  batch %zu x %zu tokens, hidden %zu, %zu layers, %zu heads of %zu", c->batch, c->seq, c->hidden,
+            c->layers, c->heads, c->head_size);
+    if (c->kv_heads != c->heads) fprintf(out, " (%zu for keys and values)", c->kv_heads);
+    fprintf(out, ", mlp %zu, vocabulary %zu, head %s\n", c->intermediate, c->vocab, c->tied ? "tied" : "of its own");
+    int32_t layer = -1;
+    for (size_t i = 0; i < model->parameters.count; i++) {
+        const keel_param *p = &model->parameters.list[i];
+        char prefix[32] = "";
+        if (p->layer >= 0) snprintf(prefix, sizeof prefix, "layers.%" PRId32 ".", p->layer);
+        if (p->layer >= 0 && p->layer != layer)
+            fprintf(out, "  layers.%" PRId32 "  [%zu, %zu, %zu]\n", p->layer, c->batch, c->seq, c->hidden);
+        layer = p->layer;
+        print_param(out, p, prefix);
+    }
+}

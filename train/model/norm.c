@@ -1,0 +1,94 @@
+#include "train/model/norm.h"
+
+#include <string.h>
+
+#include "train/tensor/ops.h"
+
+void keel_join_plan(const keel_context *context, keel_arena *arena, keel_join_state *state) {
+    size_t n = context->rows * context->hidden;
+    state->stream = keel_arena_take(arena, n);
+    state->normed = keel_arena_take(arena, n);
+    state->mean = keel_arena_take(arena, context->rows);
+    state->rstd = keel_arena_take(arena, context->rows);
+}
+
+void keel_join_norm(const keel_context *context, const keel_join *join, int thread, size_t begin, size_t rows) {
+    size_t c = context->hidden, at = begin * c;
+    const keel_join_state *s = &join->state;
+    const float *weight = context->weights + join->norm->weight;
+    if (join->norm->bias == KEEL_NO_PARAM)
+        keel_rms_norm(s->normed + at, s->stream + at, weight, context->norm_eps, s->rstd + begin, rows, c);
+    else
+        keel_layer_norm(s->normed + at, s->stream + at, weight, context->weights + join->norm->bias, context->norm_eps,
+                        s->mean + begin, s->rstd + begin, rows, c);
+    keel_tap_piece(join->norm_tap, thread, s->normed + at, at, rows * c);
+}
+
+void keel_join_forward(const keel_context *context, const keel_join *join, float *branch, const float *stream_in) {
+    size_t c = context->hidden;
+    const float *bias = keel_linear_bias(context, join->branch);
+    keel_tap_begin(join->branch_tap);
+    keel_tap_begin(join->stream_tap);
+    keel_tap_begin(join->norm_tap);
+#pragma omp parallel num_threads(context->threads)
+    {
+        int thread = omp_get_thread_num();
+#pragma omp for schedule(static)
+        for (size_t b = 0; b < context->blocks; b++) {
+            size_t begin = keel_block_begin_row(b), rows = keel_block_rows(context, b), at = begin * c, n = rows * c;
+            if (bias) keel_add_bias(branch + at, bias, rows, c);
+            keel_tap_piece(join->branch_tap, thread, branch + at, at, n);
+            keel_add_to(join->state.stream + at, stream_in + at, branch + at, n);
+            keel_tap_piece(join->stream_tap, thread, join->state.stream + at, at, n);
+            keel_join_norm(context, join, thread, begin, rows);
+        }
+    }
+    keel_tap_end(join->branch_tap);
+    keel_tap_end(join->stream_tap);
+    keel_tap_end(join->norm_tap);
+}
+
+void keel_join_backward(const keel_context *context, const keel_join *join, float *dnormed, float *dstream,
+                        bool first) {
+    size_t c = context->hidden;
+    const keel_norm *norm = join->norm;
+    const keel_join_state *s = &join->state;
+    const float *weight = context->weights + norm->weight;
+    bool has_bias = join->branch && join->branch->bias != KEEL_NO_PARAM;
+    float *dweight = keel_context_partial(context, 0), *dbias = keel_context_partial(context, 1);
+    float *dbranch = keel_context_partial(context, 2);
+    keel_tap_begin(join->norm_grad_tap);
+    keel_tap_begin(join->stream_grad_tap);
+    keel_tap_begin(join->branch_grad_tap);
+#pragma omp parallel num_threads(context->threads)
+    {
+        int thread = omp_get_thread_num();
+#pragma omp for schedule(static)
+        for (size_t b = 0; b < context->blocks; b++) {
+            size_t begin = keel_block_begin_row(b), rows = keel_block_rows(context, b), at = begin * c, n = rows * c;
+            keel_tap_piece(join->norm_grad_tap, thread, dnormed + at, at, n);
+            if (first) memset(dstream + at, 0, n * sizeof(float));
+            memset(dweight + b * c, 0, c * sizeof(float));
+            if (norm->bias == KEEL_NO_PARAM) {
+                keel_rms_norm_backward(dstream + at, dweight + b * c, dnormed + at, s->stream + at, weight,
+                                       s->rstd + begin, rows, c);
+            } else {
+                memset(dbias + b * c, 0, c * sizeof(float));
+                keel_layer_norm_backward(dstream + at, dweight + b * c, dbias + b * c, dnormed + at, s->stream + at,
+                                         weight, s->mean + begin, s->rstd + begin, rows, c);
+            }
+            keel_tap_piece(join->stream_grad_tap, thread, dstream + at, at, n);
+            keel_tap_piece(join->branch_grad_tap, thread, dstream + at, at, n);
+            if (has_bias) {
+                memset(dbranch + b * c, 0, c * sizeof(float));
+                keel_add_rows(dbranch + b * c, dstream + at, rows, c);
+            }
+        }
+    }
+    keel_tap_end(join->norm_grad_tap);
+    keel_tap_end(join->stream_grad_tap);
+    keel_tap_end(join->branch_grad_tap);
+    keel_context_sum_partials(context, dweight, c, context->grad + norm->weight);
+    if (norm->bias != KEEL_NO_PARAM) keel_context_sum_partials(context, dbias, c, context->grad + norm->bias);
+    if (has_bias) keel_context_sum_partials(context, dbranch, c, context->grad + join->branch->bias);
+}

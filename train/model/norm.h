@@ -1,0 +1,40 @@
+// Where a branch joins the residual stream and the next norm is taken, both while a block of rows is in cache.
+#ifndef KEEL_TRAIN_MODEL_NORM_H
+#define KEEL_TRAIN_MODEL_NORM_H
+
+#include "train/model/context.h"
+#include "train/model/linear.h"
+
+typedef struct keel_norm {
+    size_t weight, bias; // offsets; bias KEEL_NO_PARAM: RMSNorm
+} keel_norm;
+
+// What a join keeps for the backward pass.
+typedef struct keel_join_state {
+    float *stream; // [N, C] the residual stream after the branch: what the norm sees
+    float *normed; // [N, C]
+    float *mean;   // [N]; LayerNorm only
+    float *rstd;   // [N]
+} keel_join_state;
+void keel_join_plan(const keel_context *context, keel_arena *arena, keel_join_state *state);
+
+typedef struct keel_join {
+    const keel_norm *norm;
+    const keel_linear *branch; // the layer whose output joins: its bias is added here
+    keel_join_state state;
+    keel_tap *branch_tap, *branch_grad_tap; // of the branch's output
+    keel_tap *stream_tap, *stream_grad_tap; // of the stream after it; NULL inside a block
+    keel_tap *norm_tap, *norm_grad_tap;
+} keel_join;
+
+// branch += bias; stream = STREAM_IN + branch; normed = norm(stream). BRANCH [N, C] is the product without its bias.
+void keel_join_forward(const keel_context *context, const keel_join *join, float *branch, const float *stream_in);
+// The norm alone, over rows [BEGIN, BEGIN + ROWS) of the stream, by the calling thread; taps are open.
+void keel_join_norm(const keel_context *context, const keel_join *join, int thread, size_t begin, size_t rows);
+
+// DNORMED [N, C]: gradient by the norm's output. DSTREAM [N, C] += gradient by the stream (= if FIRST, where nothing
+// has come in from above), which is the gradient by the branch's output as well. Gradients of the norm's parameters and
+// the branch's bias.
+void keel_join_backward(const keel_context *context, const keel_join *join, float *dnormed, float *dstream, bool first);
+
+#endif

@@ -1,0 +1,99 @@
+#include "train/model/places.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+typedef struct place_kind {
+    const char *name, *module;
+} place_kind;
+
+static const place_kind kinds[KEEL_PLACE_COUNT] = {
+    [KEEL_PLACE_NORM1] = {"norm1", "norm"},
+    [KEEL_PLACE_QKV] = {"attention.qkv", "attention"},
+    [KEEL_PLACE_CORE] = {"attention.core", "attention"},
+    [KEEL_PLACE_OUT] = {"attention.out", "attention"},
+    [KEEL_PLACE_NORM2] = {"norm2", "norm"},
+    [KEEL_PLACE_UP] = {"mlp.up", "mlp"},
+    [KEEL_PLACE_ACT] = {"mlp.act", "mlp"},
+    [KEEL_PLACE_DOWN] = {"mlp.down", "mlp"},
+    [KEEL_PLACE_BLOCK] = {NULL, "block"},
+};
+
+static size_t width_of(const keel_context *context, keel_place place) {
+    switch (place) {
+    case KEEL_PLACE_QKV:
+        return context->qkv_size;
+    case KEEL_PLACE_UP:
+        return context->up_size;
+    case KEEL_PLACE_ACT:
+        return context->intermediate;
+    default:
+        return context->hidden;
+    }
+}
+
+// ORDER counts the places in forward order; backward they come the other way round.
+static keel_status add(const keel_context *context, keel_taps *taps, keel_site_info *info, size_t width, size_t order,
+                       keel_place_taps *out) {
+    size_t places = context->layers * KEEL_PLACE_COUNT + 3;
+    info->dtype = KEEL_F32;
+    info->layout = KEEL_LAYOUT_SAMPLE;
+    info->ndim = 3;
+    info->shape[0] = context->batch;
+    info->shape[1] = context->seq;
+    info->shape[2] = width;
+    info->numel = (uint64_t)context->rows * width;
+    info->replica_count = 1;
+    info->quantity = KEEL_ACTIVATION;
+    info->phase = KEEL_PHASE_FORWARD;
+    info->order = (uint32_t)order;
+    keel_status status = keel_taps_add(taps, info, &out->value);
+    if (status != KEEL_OK) return status;
+    info->quantity = KEEL_ACTIVATION_GRAD;
+    info->phase = KEEL_PHASE_BACKWARD;
+    info->order = (uint32_t)(places - 1 - order);
+    return keel_taps_add(taps, info, &out->grad);
+}
+
+static keel_status add_outer(const keel_context *context, keel_taps *taps, const char *name, const char *module,
+                             size_t width, size_t order, keel_place_taps *out) {
+    keel_site_info info = {.layer = -1};
+    snprintf(info.name, sizeof info.name, "%s", name);
+    snprintf(info.module, sizeof info.module, "%s", module);
+    return add(context, taps, &info, width, order, out);
+}
+
+static keel_status add_inner(const keel_context *context, keel_taps *taps, size_t layer, keel_place place, size_t order,
+                             keel_place_taps *out) {
+    keel_site_info info = {.layer = (int32_t)layer};
+    const char *name = place == KEEL_PLACE_UP && !context->gpt2 ? "mlp.gate_up" : kinds[place].name;
+    if (name)
+        snprintf(info.name, sizeof info.name, "layers.%zu.%s", layer, name);
+    else
+        snprintf(info.name, sizeof info.name, "layers.%zu", layer);
+    snprintf(info.module, sizeof info.module, "%s", kinds[place].module);
+    return add(context, taps, &info, width_of(context, place), order, out);
+}
+
+keel_status keel_places_open(const keel_context *context, keel_taps *taps, keel_places *places) {
+    keel_places p = {.layers = calloc(context->layers, sizeof *p.layers)};
+    if (!p.layers) return keel_fail(KEEL_ERR_MEMORY, "no memory for the taps of %zu layers", context->layers);
+    size_t c = context->hidden, order = 0;
+    keel_status status = add_outer(context, taps, "embedding", "embedding", c, order++, &p.embedding);
+    for (size_t l = 0; l < context->layers; l++)
+        for (keel_place place = 0; place < KEEL_PLACE_COUNT && status == KEEL_OK; place++)
+            status = add_inner(context, taps, l, place, order++, &p.layers[l][place]);
+    if (status == KEEL_OK) status = add_outer(context, taps, "final_norm", "norm", c, order++, &p.final_norm);
+    if (status == KEEL_OK) status = add_outer(context, taps, "head", "head", context->vocab, order++, &p.head);
+    if (status != KEEL_OK) {
+        keel_places_close(&p);
+        return status;
+    }
+    *places = p;
+    return KEEL_OK;
+}
+
+void keel_places_close(keel_places *places) {
+    free(places->layers);
+    *places = (keel_places){0};
+}

@@ -1,0 +1,182 @@
+#include "train/model/tap.h"
+
+#include <omp.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { OPEN_MAX = 16 }; // taps in block form at a time
+
+struct keel_taps {
+    keel_probe *probe;
+    uint32_t rank;
+    int threads;
+    const keel_fault_config *faults;
+    size_t fault_count;
+    keel_tap **list;
+    size_t count, capacity;
+    keel_block *blocks; // [OPEN_MAX, threads]
+    bool used[OPEN_MAX];
+};
+
+keel_status keel_taps_open(keel_probe *probe, uint32_t rank, const keel_fault_config *faults, size_t count,
+                           keel_taps **taps) {
+    keel_taps *t = calloc(1, sizeof *t);
+    if (!t) return keel_fail(KEEL_ERR_MEMORY, "no memory for taps");
+    *t = (keel_taps){.probe = probe, .rank = rank, .threads = omp_get_max_threads(), .faults = faults};
+    t->fault_count = count;
+    t->blocks = calloc((size_t)OPEN_MAX * (size_t)t->threads, sizeof *t->blocks);
+    if (!t->blocks) {
+        free(t);
+        return keel_fail(KEEL_ERR_MEMORY, "no memory for the blocks of taps");
+    }
+    *taps = t;
+    return KEEL_OK;
+}
+
+void keel_taps_close(keel_taps *taps) {
+    if (!taps) return;
+    for (size_t i = 0; i < taps->count; i++) free(taps->list[i]);
+    free(taps->list);
+    free(taps->blocks);
+    free(taps);
+}
+
+keel_probe *keel_taps_probe(keel_taps *taps) {
+    return taps->probe;
+}
+
+int keel_taps_threads(const keel_taps *taps) {
+    return taps->threads;
+}
+
+keel_status keel_taps_add(keel_taps *taps, const keel_site_info *info, keel_tap **tap) {
+    if (taps->count == taps->capacity) {
+        size_t capacity = taps->capacity ? 2 * taps->capacity : 64;
+        keel_tap **list = realloc(taps->list, capacity * sizeof(keel_tap *));
+        if (!list) return keel_fail(KEEL_ERR_MEMORY, "no memory for a tap of %s", info->name);
+        taps->list = list;
+        taps->capacity = capacity;
+    }
+    keel_tap *t = calloc(1, sizeof *t);
+    if (!t) return keel_fail(KEEL_ERR_MEMORY, "no memory for a tap of %s", info->name);
+    t->taps = taps;
+    keel_status status = keel_site_add(taps->probe, info, &t->site);
+    if (status != KEEL_OK) {
+        free(t);
+        return status;
+    }
+    taps->list[taps->count++] = t;
+    *tap = t;
+    return KEEL_OK;
+}
+
+static bool hits(const keel_fault_config *fault, const keel_site_info *info) {
+    return fault->kind == KEEL_FAULT_NAN && !strcmp(fault->site, info->name) &&
+           keel_quantity_find(fault->quantity) == info->quantity;
+}
+
+static bool due(const keel_fault_config *fault, uint64_t step) {
+    return step >= (uint64_t)fault->step && step - (uint64_t)fault->step < (uint64_t)fault->steps;
+}
+
+static const keel_site_info *find_site(const keel_taps *taps, const keel_fault_config *fault) {
+    for (size_t i = 0; i < taps->count; i++) {
+        const keel_site_info *info = keel_site_get_info(taps->list[i]->site);
+        if (hits(fault, info)) return info;
+    }
+    return NULL;
+}
+
+static keel_status fail_unknown(const keel_taps *taps, const keel_fault_config *fault) {
+    keel_quantity quantity = keel_quantity_find(fault->quantity);
+    if (quantity == KEEL_QUANTITY_COUNT) {
+        const char *names[KEEL_QUANTITY_COUNT];
+        for (int q = 0; q < KEEL_QUANTITY_COUNT; q++) names[q] = keel_quantity_name((keel_quantity)q);
+        return keel_yaml_fail_key(fault->node, "quantity", "no quantity '%s'; the nearest is '%s'", fault->quantity,
+                                  keel_yaml_nearest(fault->quantity, names, KEEL_QUANTITY_COUNT));
+    }
+    const char **names = malloc((taps->count + 1) * sizeof *names);
+    if (!names) return keel_fail(KEEL_ERR_MEMORY, "no memory for site names");
+    size_t count = 0;
+    for (size_t i = 0; i < taps->count; i++) {
+        const keel_site_info *info = keel_site_get_info(taps->list[i]->site);
+        if (info->quantity == quantity) names[count++] = info->name;
+    }
+    const char *nearest = keel_yaml_nearest(fault->site, names, count);
+    keel_status status =
+        nearest ? keel_yaml_fail_key(fault->node, "site", "no site '%s' with the quantity %s; the nearest is '%s'",
+                                     fault->site, fault->quantity, nearest)
+                : keel_yaml_fail_key(fault->node, "site", "no site has the quantity %s here", fault->quantity);
+    free(names);
+    return status;
+}
+
+static bool same_moment(const keel_fault_config *a, const keel_fault_config *b) {
+    bool ranks = a->rank < 0 || b->rank < 0 || a->rank == b->rank;
+    return ranks && (due(a, (uint64_t)b->step) || due(b, (uint64_t)a->step));
+}
+
+keel_status keel_taps_check(const keel_taps *taps) {
+    for (size_t i = 0; i < taps->fault_count; i++) {
+        const keel_fault_config *fault = &taps->faults[i];
+        if (fault->kind != KEEL_FAULT_NAN) continue;
+        const keel_site_info *info = find_site(taps, fault);
+        if (!info) return fail_unknown(taps, fault);
+        if (fault->index < 0 || (uint64_t)fault->index >= info->numel)
+            return keel_yaml_fail_key(fault->node, "index", "%s has %llu elements", info->name,
+                                      (unsigned long long)info->numel);
+        for (size_t j = 0; j < i; j++)
+            if (hits(&taps->faults[j], info) && same_moment(&taps->faults[j], fault))
+                return keel_yaml_fail_key(fault->node, "site", "another fault hits %s at the same step", info->name);
+    }
+    return KEEL_OK;
+}
+
+bool keel_taps_arm(keel_taps *taps, uint64_t step) {
+    bool any = false;
+    for (size_t i = 0; i < taps->fault_count; i++) any |= due(&taps->faults[i], step);
+    for (size_t t = 0; t < taps->count && taps->fault_count; t++) {
+        keel_tap *tap = taps->list[t];
+        tap->armed = false;
+        for (size_t i = 0; i < taps->fault_count; i++) {
+            const keel_fault_config *fault = &taps->faults[i];
+            if (!due(fault, step) || (fault->rank >= 0 && (uint64_t)fault->rank != taps->rank)) continue;
+            if (!hits(fault, keel_site_get_info(tap->site))) continue;
+            tap->armed = true;
+            tap->index = (size_t)fault->index;
+        }
+    }
+    return any;
+}
+
+void keel_tap_begin_active(keel_tap *tap) {
+    keel_taps *taps = tap->taps;
+    size_t slot = 0;
+    while (slot + 1 < OPEN_MAX && taps->used[slot]) slot++;
+    taps->used[slot] = true;
+    tap->blocks = taps->blocks + slot * (size_t)taps->threads;
+    for (int i = 0; i < taps->threads; i++) keel_block_begin(&tap->blocks[i], tap->site);
+    tap->busy = true;
+}
+
+void keel_tap_piece_active(keel_tap *tap, int thread, float *data, size_t offset, size_t n) {
+    if (tap->armed && tap->index - offset < n) data[tap->index - offset] = NAN;
+    keel_block_add(&tap->blocks[thread], data, n);
+}
+
+void keel_tap_tile_active(keel_tap *tap, int thread, float *data, size_t offset, size_t stride, size_t rows,
+                          size_t cols) {
+    if (tap->armed && tap->index >= offset) {
+        size_t row = (tap->index - offset) / stride, col = (tap->index - offset) % stride;
+        if (row < rows && col < cols) data[row * cols + col] = NAN;
+    }
+    keel_block_add(&tap->blocks[thread], data, rows * cols);
+}
+
+void keel_tap_end_active(keel_tap *tap) {
+    keel_taps *taps = tap->taps;
+    for (int i = 0; i < taps->threads; i++) keel_block_end(&tap->blocks[i]);
+    taps->used[(size_t)(tap->blocks - taps->blocks) / (size_t)taps->threads] = false;
+    tap->busy = false;
+    tap->armed = false;
+}

@@ -1,0 +1,376 @@
+// AdamW (Loshchilov and Hutter 2019) over flat buffers: one pass over memory, in blocks that stay in cache while they
+// are updated and observed.
+#include <math.h>
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "train/optim/groups.h"
+#include "train/optim/optimizer.h"
+#include "train/tensor/arena.h"
+#include "train/tensor/vector.h"
+
+// Elements of a block: what one touches of weight, gradient, both states, update and direction fits in L2 twice over.
+enum { BLOCK = 4096 };
+
+enum { EXP_AVG, EXP_AVG_SQ, DIRECTION, UPDATE, WEIGHT, STEP_TAPS }; // in the order of the data flow
+static const keel_quantity quantities[STEP_TAPS] = {
+    [EXP_AVG] = KEEL_EXP_AVG, [EXP_AVG_SQ] = KEEL_EXP_AVG_SQ, [DIRECTION] = KEEL_ADAM_DIRECTION,
+    [UPDATE] = KEEL_UPDATE,   [WEIGHT] = KEEL_WEIGHT,
+};
+
+typedef struct param_taps {
+    keel_tap *grad;
+    keel_tap *step[STEP_TAPS];
+} param_taps;
+
+typedef struct block {
+    uint32_t param;
+    uint32_t n;
+    size_t offset; // in the flat buffers
+} block;
+
+// What a thread has seen of the parameter at hand. A parameter that lies in several threads' shares waits for the end
+// of the pass, where the records are added in the threads' order.
+typedef struct watch {
+    keel_block now[STEP_TAPS];
+    keel_block waiting[2][STEP_TAPS]; // of the first and the last parameter of the share
+    bool waits[2];
+    float *update, *direction; // [BLOCK]
+} watch;
+
+struct keel_optimizer {
+    keel_optimizer_config config;
+    const keel_param *params;
+    size_t param_count;
+    size_t numel;
+    float *weights;
+    keel_groups groups;
+    param_taps *taps; // [parameter]
+    block *blocks;
+    size_t block_count;
+    double *block_sums;  // [block] sums of squares of the gradient
+    double *group_sums;  // [group]
+    float *group_clip;   // [group]
+    size_t *first_block; // [threads + 1] shares of the threads
+    int threads;
+    watch *watches; // [threads]
+    keel_arena arena;
+    keel_optimizer_state states[2];
+};
+
+static keel_status add_taps(keel_optimizer *o, keel_taps *taps, uint32_t dp_rank, uint32_t dp_size) {
+    for (size_t i = 0; i < o->param_count; i++) {
+        const keel_param *p = &o->params[i];
+        keel_site_info info = {.dtype = KEEL_F32, .layout = KEEL_LAYOUT_REPLICA, .layer = p->layer, .ndim = p->ndim};
+        snprintf(info.name, sizeof info.name, "%s", p->name);
+        snprintf(info.module, sizeof info.module, "%s", p->module);
+        for (uint32_t d = 0; d < p->ndim; d++) info.shape[d] = p->shape[d];
+        info.numel = p->numel;
+        info.replica_index = dp_rank;
+        info.replica_count = dp_size;
+        info.quantity = KEEL_GRAD_REDUCED;
+        info.phase = KEEL_PHASE_REDUCTION;
+        info.order = KEEL_ORDER_GRAD_REDUCED + (uint32_t)(o->param_count - 1 - i);
+        keel_status status = keel_taps_add(taps, &info, &o->taps[i].grad);
+        info.phase = KEEL_PHASE_OPTIMIZER;
+        for (uint32_t q = 0; q < STEP_TAPS && status == KEEL_OK; q++) {
+            info.quantity = quantities[q];
+            info.order = (uint32_t)i * STEP_TAPS + q;
+            status = keel_taps_add(taps, &info, &o->taps[i].step[q]);
+        }
+        if (status != KEEL_OK) return status;
+    }
+    return KEEL_OK;
+}
+
+static void cut_blocks(keel_optimizer *o) {
+    size_t k = 0;
+    for (size_t i = 0; i < o->param_count; i++)
+        for (size_t at = 0; at < o->params[i].numel; at += BLOCK, k++) {
+            size_t rest = o->params[i].numel - at;
+            o->blocks[k] = (block){(uint32_t)i, (uint32_t)(rest < BLOCK ? rest : BLOCK), o->params[i].offset + at};
+        }
+    // Shares of equal numbers of elements.
+    for (int t = 0, b = 0; t <= o->threads; t++) {
+        size_t until = o->numel / (size_t)o->threads * (size_t)t;
+        while (t < o->threads && (size_t)b < o->block_count && o->blocks[b].offset < until) b++;
+        o->first_block[t] = t < o->threads ? (size_t)b : o->block_count;
+    }
+}
+
+static void plan(keel_optimizer *o) {
+    o->states[0] = (keel_optimizer_state){"exp_avg", keel_arena_take(&o->arena, o->numel)};
+    o->states[1] = (keel_optimizer_state){"exp_avg_sq", keel_arena_take(&o->arena, o->numel)};
+    for (int t = 0; t < o->threads; t++) {
+        o->watches[t].update = keel_arena_take(&o->arena, BLOCK);
+        o->watches[t].direction = keel_arena_take(&o->arena, BLOCK);
+    }
+}
+
+keel_status keel_optimizer_open(const keel_optimizer_config *config, keel_model *model, keel_taps *taps,
+                                uint32_t dp_rank, uint32_t dp_size, keel_optimizer **optimizer) {
+    keel_optimizer *o = calloc(1, sizeof *o);
+    if (!o) return keel_fail(KEEL_ERR_MEMORY, "no memory for the optimizer");
+    o->config = *config;
+    o->params = keel_model_params(model, &o->param_count);
+    o->numel = keel_model_numel(model);
+    o->weights = keel_model_weights(model);
+    o->threads = keel_taps_threads(taps);
+    for (size_t i = 0; i < o->param_count; i++) o->block_count += (o->params[i].numel + BLOCK - 1) / BLOCK;
+    size_t threads = (size_t)o->threads;
+    o->taps = calloc(o->param_count, sizeof *o->taps);
+    o->blocks = calloc(o->block_count, sizeof *o->blocks);
+    o->block_sums = calloc(o->block_count, sizeof *o->block_sums);
+    o->first_block = calloc(threads + 1, sizeof *o->first_block);
+    o->watches = calloc(threads, sizeof *o->watches);
+    o->group_sums = calloc(config->group_count + 1, sizeof *o->group_sums);
+    o->group_clip = calloc(config->group_count + 1, sizeof *o->group_clip);
+    keel_status status = KEEL_OK;
+    if (!o->taps || !o->blocks || !o->block_sums || !o->first_block || !o->watches || !o->group_sums || !o->group_clip)
+        status = keel_fail(KEEL_ERR_MEMORY, "no memory for the optimizer");
+    if (status == KEEL_OK) status = keel_groups_open(config, o->params, o->param_count, &o->groups);
+    if (status == KEEL_OK) status = add_taps(o, taps, dp_rank, dp_size);
+    if (status == KEEL_OK) {
+        plan(o);
+        status = keel_arena_allocate(&o->arena);
+    }
+    if (status != KEEL_OK) {
+        keel_optimizer_close(o);
+        return status;
+    }
+    plan(o);
+    cut_blocks(o);
+    *optimizer = o;
+    return KEEL_OK;
+}
+
+void keel_optimizer_close(keel_optimizer *optimizer) {
+    if (!optimizer) return;
+    keel_groups_close(&optimizer->groups);
+    keel_arena_free(&optimizer->arena);
+    free(optimizer->taps);
+    free(optimizer->blocks);
+    free(optimizer->block_sums);
+    free(optimizer->first_block);
+    free(optimizer->watches);
+    free(optimizer->group_sums);
+    free(optimizer->group_clip);
+    free(optimizer);
+}
+
+const keel_optimizer_state *keel_optimizer_states(keel_optimizer *optimizer, size_t *count) {
+    *count = 2;
+    return optimizer->states;
+}
+
+size_t keel_optimizer_bytes(const keel_optimizer *optimizer) {
+    return optimizer->arena.size;
+}
+
+// ---- observation by parameter within a thread's share of the blocks ----
+
+static void watch_begin(watch *w, keel_tap *const *taps, size_t count) {
+    for (size_t q = 0; q < count; q++) keel_block_begin(&w->now[q], taps[q]->site);
+}
+
+// The parameter of blocks [FROM, TO) of the share [BEGIN, END) is over: it is recorded at once, or waits where other
+// threads hold parts of it.
+static void watch_end(const keel_optimizer *o, watch *w, size_t count, size_t from, size_t to, size_t begin,
+                      size_t end) {
+    uint32_t param = o->blocks[from].param;
+    bool before = from == begin && begin > 0 && o->blocks[begin - 1].param == param;
+    bool after = to == end && end < o->block_count && o->blocks[end].param == param;
+    if (!before && !after) {
+        for (size_t q = 0; q < count; q++) keel_block_end(&w->now[q]);
+        return;
+    }
+    size_t slot = before ? 0 : 1;
+    memcpy(w->waiting[slot], w->now, count * sizeof *w->now);
+    w->waits[slot] = true;
+}
+
+static void end_waiting(keel_optimizer *o, size_t count) {
+    for (int t = 0; t < o->threads; t++)
+        for (size_t slot = 0; slot < 2; slot++) {
+            watch *w = &o->watches[t];
+            for (size_t q = 0; q < count && w->waits[slot]; q++) keel_block_end(&w->waiting[slot][q]);
+            w->waits[slot] = false;
+        }
+}
+
+// The element of a block that a fault hits; N if none.
+static size_t struck(const keel_optimizer *o, const keel_tap *tap, const block *b) {
+    size_t at = b->offset - o->params[b->param].offset;
+    return tap->armed && tap->index - at < b->n ? tap->index - at : b->n;
+}
+
+// ---- the norm of the gradient ----
+
+// In float64, by lanes and then by halves: the order does not depend on threads.
+static double sum_of_squares(const float *x, size_t n) {
+    typedef double vec64 __attribute__((vector_size(8 * KEEL_LANES)));
+    vec64 lanes = {0};
+    size_t i = 0;
+    for (; i + KEEL_LANES <= n; i += KEEL_LANES) {
+        vec64 wide = __builtin_convertvector(keel_vec_load(x + i), vec64);
+        lanes += wide * wide;
+    }
+    for (int half = KEEL_LANES / 2; half; half /= 2)
+        for (int k = 0; k < half; k++) lanes[k] += lanes[k + half];
+    double sum = lanes[0];
+    for (; i < n; i++) sum += (double)x[i] * (double)x[i];
+    return sum;
+}
+
+static void norm_share(keel_optimizer *o, float *grad, int thread) {
+    watch *w = &o->watches[thread];
+    size_t begin = o->first_block[thread], end = o->first_block[thread + 1];
+    for (size_t from = begin, to; from < end; from = to) {
+        uint32_t param = o->blocks[from].param;
+        keel_tap *tap = o->taps[param].grad;
+        watch_begin(w, &tap, 1);
+        for (to = from; to < end && o->blocks[to].param == param; to++) {
+            const block *b = &o->blocks[to];
+            size_t hit = struck(o, tap, b);
+            if (hit < b->n) grad[b->offset + hit] = NAN;
+            o->block_sums[to] = sum_of_squares(grad + b->offset, b->n);
+            keel_block_add(&w->now[0], grad + b->offset, b->n);
+        }
+        watch_end(o, w, 1, from, to, begin, end);
+    }
+}
+
+double keel_optimizer_grad_norm(keel_optimizer *optimizer, float *grad) {
+    keel_optimizer *o = optimizer;
+#pragma omp parallel num_threads(o->threads)
+    norm_share(o, grad, omp_get_thread_num());
+    end_waiting(o, 1);
+    for (size_t i = 0; i < o->param_count; i++) o->taps[i].grad->armed = false;
+    double total = 0;
+    for (size_t g = 0; g < o->groups.count; g++) o->group_sums[g] = 0;
+    for (size_t b = 0; b < o->block_count; b++) {
+        total += o->block_sums[b];
+        o->group_sums[o->groups.of_param[o->blocks[b].param]] += o->block_sums[b];
+    }
+    return sqrt(total);
+}
+
+// ---- the update ----
+
+typedef struct coefficients {
+    float clip, beta1, rest1, beta2, rest2; // rest: 1 - beta
+    float unbias1, unbias2;                 // 1 / (1 - beta^t)
+    float eps, lr, keep;                    // keep: 1 - lr decay
+} coefficients;
+
+static coefficients coefficients_of(const keel_optimizer *o, uint32_t param, const keel_update *update) {
+    const keel_optimizer_config *c = &o->config;
+    size_t group = o->groups.of_param[param];
+    double lr = update->lr * o->groups.list[group].lr_scale, t = (double)update->update;
+    return (coefficients){
+        .clip = o->group_clip[group],
+        .beta1 = (float)c->beta1,
+        .rest1 = (float)(1 - c->beta1),
+        .beta2 = (float)c->beta2,
+        .rest2 = (float)(1 - c->beta2),
+        .unbias1 = (float)(1 / (1 - pow(c->beta1, t))),
+        .unbias2 = (float)(1 / (1 - pow(c->beta2, t))),
+        .eps = (float)c->eps,
+        .lr = (float)lr,
+        .keep = (float)(1 - lr * o->groups.decay[param]),
+    };
+}
+
+static void update_block(float *restrict weight, const float *restrict grad, float *restrict exp_avg,
+                         float *restrict exp_avg_sq, float *restrict direction, float *restrict change, size_t n,
+                         const coefficients *k) {
+    const coefficients c = *k;
+#pragma omp simd
+    for (size_t i = 0; i < n; i++) {
+        float g = grad[i] * c.clip;
+        float m = c.beta1 * exp_avg[i] + c.rest1 * g;
+        float v = c.beta2 * exp_avg_sq[i] + c.rest2 * g * g;
+        float d = m * c.unbias1 / (sqrtf(v * c.unbias2) + c.eps);
+        float before = weight[i];
+        float after = before * c.keep - c.lr * d;
+        exp_avg[i] = m;
+        exp_avg_sq[i] = v;
+        weight[i] = after;
+        direction[i] = d;
+        change[i] = after - before;
+    }
+}
+
+static void observe_block(keel_optimizer *o, watch *w, const block *b) {
+    keel_tap *const *taps = o->taps[b->param].step;
+    float *data[STEP_TAPS] = {
+        [EXP_AVG] = o->states[0].data + b->offset,
+        [EXP_AVG_SQ] = o->states[1].data + b->offset,
+        [DIRECTION] = w->direction,
+        [UPDATE] = w->update,
+        [WEIGHT] = o->weights + b->offset,
+    };
+    for (size_t q = 0; q < STEP_TAPS; q++) {
+        size_t hit = struck(o, taps[q], b);
+        if (hit < b->n) {
+            data[q][hit] = NAN;
+            // What is made of it is struck as well.
+            for (size_t later = q + 1; later < STEP_TAPS && q >= DIRECTION; later++) data[later][hit] = NAN;
+        }
+        keel_block_add(&w->now[q], data[q], b->n);
+    }
+}
+
+static void update_share(keel_optimizer *o, const float *grad, const keel_update *update, int thread) {
+    watch *w = &o->watches[thread];
+    size_t begin = o->first_block[thread], end = o->first_block[thread + 1];
+    for (size_t from = begin, to; from < end; from = to) {
+        uint32_t param = o->blocks[from].param;
+        const coefficients k = coefficients_of(o, param, update);
+        watch_begin(w, o->taps[param].step, STEP_TAPS);
+        for (to = from; to < end && o->blocks[to].param == param; to++) {
+            const block *b = &o->blocks[to];
+            update_block(o->weights + b->offset, grad + b->offset, o->states[0].data + b->offset,
+                         o->states[1].data + b->offset, w->direction, w->update, b->n, &k);
+            observe_block(o, w, b);
+        }
+        watch_end(o, w, STEP_TAPS, from, to, begin, end);
+    }
+}
+
+static void disarm(keel_optimizer *o) {
+    for (size_t i = 0; i < o->param_count; i++)
+        for (size_t q = 0; q < STEP_TAPS; q++) o->taps[i].step[q]->armed = false;
+}
+
+void keel_optimizer_step(keel_optimizer *optimizer, const float *grad, const keel_update *update) {
+    keel_optimizer *o = optimizer;
+    for (size_t g = 0; g < o->groups.count; g++) {
+        double own = o->groups.list[g].max_grad_norm;
+        double left = sqrt(o->group_sums[g]) * update->clip_factor;
+        o->group_clip[g] = (float)(update->clip_factor * (isnan(own) ? 1 : keel_clip_factor(left, own)));
+    }
+#pragma omp parallel num_threads(o->threads)
+    update_share(o, grad, update, omp_get_thread_num());
+    end_waiting(o, STEP_TAPS);
+    disarm(o);
+}
+
+void keel_optimizer_skip(keel_optimizer *optimizer) {
+    keel_optimizer *o = optimizer;
+    float *zeros = o->watches[0].update;
+    memset(zeros, 0, BLOCK * sizeof *zeros);
+    for (size_t i = 0; i < o->param_count; i++) {
+        const keel_param *p = &o->params[i];
+        keel_tap_at(o->taps[i].step[EXP_AVG], o->states[0].data + p->offset, p->numel);
+        keel_tap_at(o->taps[i].step[EXP_AVG_SQ], o->states[1].data + p->offset, p->numel);
+        for (size_t at = 0; at < p->numel; at += BLOCK) {
+            size_t rest = p->numel - at;
+            keel_observe(o->taps[i].step[UPDATE]->site, zeros, rest < BLOCK ? rest : BLOCK);
+        }
+        keel_tap_at(o->taps[i].step[WEIGHT], o->weights + p->offset, p->numel);
+    }
+    disarm(o);
+}
