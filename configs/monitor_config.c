@@ -57,7 +57,8 @@ static const keel_yaml_field exec_fields[] = {
 };
 
 static keel_status no_memory(void) {
-    return keel_fail(KEEL_ERR_MEMORY, "monitor configuration: out of memory");
+    keel_fail(KEEL_ERR_MEMORY, "monitor configuration: out of memory");
+    return KEEL_ERR_MEMORY;
 }
 
 // Replaces the list by a copy of SIZE texts.

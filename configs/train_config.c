@@ -110,7 +110,8 @@ static const keel_yaml_field fault_fields[] = {
 };
 
 static keel_status no_memory(void) {
-    return keel_fail(KEEL_ERR_MEMORY, "trainer configuration: out of memory");
+    keel_fail(KEEL_ERR_MEMORY, "trainer configuration: out of memory");
+    return KEEL_ERR_MEMORY;
 }
 
 typedef struct required_key {

@@ -13,9 +13,14 @@ typedef struct keel_yaml_block {
     max_align_t data[];
 } keel_yaml_block;
 
+keel_status keel_yaml_no_memory(const char *name) {
+    keel_fail(KEEL_ERR_MEMORY, "%s: out of memory", name);
+    return KEEL_ERR_MEMORY;
+}
+
 keel_status keel_yaml_alloc(keel_yaml *doc, size_t size, void **memory) {
     keel_yaml_block *block = calloc(1, sizeof *block + size);
-    if (!block) return keel_fail(KEEL_ERR_MEMORY, "%s: out of memory", doc->name);
+    if (!block) return keel_yaml_no_memory(doc->name);
     block->next = doc->blocks;
     doc->blocks = block;
     *memory = block->data;
@@ -24,7 +29,7 @@ keel_status keel_yaml_alloc(keel_yaml *doc, size_t size, void **memory) {
 
 keel_status keel_yaml_new(const char *name, keel_yaml **doc) {
     keel_yaml *made = calloc(1, sizeof *made);
-    if (!made) return keel_fail(KEEL_ERR_MEMORY, "%s: out of memory", name);
+    if (!made) return keel_yaml_no_memory(name);
     made->name = name;
 
     size_t bytes = strlen(name) + 1;
@@ -124,7 +129,7 @@ keel_status keel_yaml_load(const char *path, keel_yaml **doc) {
 
     text = malloc(KEEL_YAML_MAX_BYTES + 1);
     if (!text) {
-        status = keel_fail(KEEL_ERR_MEMORY, "%s: out of memory", path);
+        status = keel_yaml_no_memory(path);
         goto done;
     }
     size_t size = fread(text, 1, KEEL_YAML_MAX_BYTES + 1, file);
@@ -208,7 +213,8 @@ keel_status keel_yaml_fail_at(const char *source, size_t line, size_t column, co
     int used = path && path[0] ? snprintf(text, sizeof text, "%.*s: ", PATH_BYTES - 1, path) : 0;
     vsnprintf(text + used, sizeof text - (size_t)used, format, args);
     make_printable(text);
-    return keel_fail(KEEL_ERR_CONFIG, "%s:%zu:%zu: %s", source, line, column, text);
+    keel_fail(KEEL_ERR_CONFIG, "%s:%zu:%zu: %s", source, line, column, text);
+    return KEEL_ERR_CONFIG;
 }
 
 // Writes "a.b.0", each name cut where the whole would not fit.

@@ -66,7 +66,7 @@ keel_status keel_yaml_dump(const keel_yaml *doc, char **text, size_t *size) {
     bool ok = append(&out, (unsigned char *)"", 0) && yaml_emitter_initialize(&emitter);
     if (!ok) {
         free(out.text);
-        return keel_fail(KEEL_ERR_MEMORY, "%s: out of memory", doc->name);
+        return keel_yaml_no_memory(doc->name);
     }
     yaml_emitter_set_output(&emitter, append, &out);
     yaml_emitter_set_unicode(&emitter, 1);
@@ -85,7 +85,7 @@ keel_status keel_yaml_dump(const keel_yaml *doc, char **text, size_t *size) {
         *size = out.size;
     } else {
         // A tree of ours is a valid sequence of events: only memory can have failed.
-        status = keel_fail(KEEL_ERR_MEMORY, "%s: out of memory", doc->name);
+        status = keel_yaml_no_memory(doc->name);
         free(out.text);
     }
     yaml_emitter_delete(&emitter);

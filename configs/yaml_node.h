@@ -28,6 +28,9 @@ struct keel_yaml {
     size_t assignment_count;
 };
 
+// KEEL_ERR_MEMORY about document NAME.
+keel_status keel_yaml_no_memory(const char *name);
+
 keel_status keel_yaml_new(const char *name, keel_yaml **doc);
 
 // SIZE zeroed bytes that live as long as the document.

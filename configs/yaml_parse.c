@@ -74,7 +74,7 @@ static keel_status fail_libyaml(const reader *r) {
     const char *problem = p->problem ? p->problem : "unreadable";
     switch (p->error) {
     case YAML_MEMORY_ERROR:
-        return keel_fail(KEEL_ERR_MEMORY, "%s: out of memory", r->start.source);
+        return keel_yaml_no_memory(r->start.source);
     case YAML_READER_ERROR:
         return fail_at(r, mark_of_byte(r, p->problem_offset), "not UTF-8 text: %s", problem);
     default:
@@ -95,12 +95,12 @@ static keel_status add_anchor(reader *r, const yaml_char_t *name, keel_yaml_node
     if (r->anchor_count == r->anchor_capacity) {
         size_t capacity = r->anchor_capacity ? 2 * r->anchor_capacity : 8;
         anchor *grown = realloc(r->anchors, capacity * sizeof *grown);
-        if (!grown) return keel_fail(KEEL_ERR_MEMORY, "%s: out of memory", r->start.source);
+        if (!grown) return keel_yaml_no_memory(r->start.source);
         r->anchors = grown;
         r->anchor_capacity = capacity;
     }
     char *copy = strdup((const char *)name);
-    if (!copy) return keel_fail(KEEL_ERR_MEMORY, "%s: out of memory", r->start.source);
+    if (!copy) return keel_yaml_no_memory(r->start.source);
     r->anchors[r->anchor_count++] = (anchor){.name = copy, .node = node, .open = true};
     return KEEL_OK;
 }
@@ -346,7 +346,7 @@ static keel_status read_document(reader *r, size_t depth, keel_yaml_node **node)
 keel_status keel_yaml_parse_value(keel_yaml *doc, const keel_yaml_place *place, const char *about, size_t depth,
                                   const char *text, size_t size, keel_yaml_node **node) {
     reader r = {.doc = doc, .start = *place, .about = about, .text = text, .size = size};
-    if (!yaml_parser_initialize(&r.parser)) return keel_fail(KEEL_ERR_MEMORY, "%s: out of memory", place->source);
+    if (!yaml_parser_initialize(&r.parser)) return keel_yaml_no_memory(place->source);
     yaml_parser_set_input_string(&r.parser, (const unsigned char *)text, size);
     yaml_parser_set_encoding(&r.parser, YAML_UTF8_ENCODING);
 

@@ -151,7 +151,7 @@ keel_status keel_yaml_to_strings(const keel_yaml_node *node, char ***list, size_
     if (!single && keel_yaml_kind_of(node) != KEEL_YAML_LIST) return keel_yaml_fail_kind(node, "a list of texts");
     size_t size = single ? 1 : node->size;
     char **strings = calloc(size + 1, sizeof *strings);
-    if (!strings) return keel_fail(KEEL_ERR_MEMORY, "%s: out of memory", node->source);
+    if (!strings) return keel_yaml_no_memory(node->source);
 
     keel_status status = KEEL_OK;
     for (size_t i = 0; i < size; i++) {
@@ -163,7 +163,7 @@ keel_status keel_yaml_to_strings(const keel_yaml_node *node, char ***list, size_
         }
         strings[i] = strdup(text);
         if (!strings[i]) {
-            status = keel_fail(KEEL_ERR_MEMORY, "%s: out of memory", node->source);
+            status = keel_yaml_no_memory(node->source);
             goto fail;
         }
     }
@@ -212,7 +212,7 @@ static keel_status read_string(const keel_yaml_node *node, char **value) {
     const char *text = keel_yaml_text(node);
     if (!text && keel_yaml_kind_of(node) != KEEL_YAML_NULL) return keel_yaml_fail_kind(node, "a text");
     char *copy = text ? strdup(text) : NULL;
-    if (text && !copy) return keel_fail(KEEL_ERR_MEMORY, "%s: out of memory", node->source);
+    if (text && !copy) return keel_yaml_no_memory(node->source);
     free(*value);
     *value = copy;
     return KEEL_OK;

@@ -24,9 +24,9 @@ static keel_status fail(const assignment *a, const char *at, const char *format,
     va_list args;
     va_start(args, format);
     size_t column = (size_t)(at - a->text) + 1;
-    keel_status status = keel_yaml_fail_at("--set", a->number, column, a->path, format, args);
+    keel_yaml_fail_at("--set", a->number, column, a->path, format, args);
     va_end(args);
-    return status;
+    return KEEL_ERR_CONFIG;
 }
 
 // The name that begins at *AT, up to "." or the "="; moves *AT behind the dot, or to NULL after the last name.
@@ -121,7 +121,7 @@ keel_status keel_yaml_set(keel_yaml *doc, const char *text) {
 
     keel_yaml_node *parent = doc->root;
     const char *at = text, *rest = text;
-    char name[128];
+    char name[128] = "";
     size_t index = 0;
     for (;;) {
         at = rest;

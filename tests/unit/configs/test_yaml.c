@@ -233,10 +233,10 @@ static void test_messages_are_one_line(void **state) {
 
 static void test_long_paths_are_cut(void **state) {
     (void)state;
-    char text[700];
-    memset(text, 'k', sizeof text);
-    for (size_t i = 0; i < 5; i++) memcpy(text + 100 * (i + 1) - 3, ": {", 3);
-    strcpy(text + 500, "x: 1}}}}}");
+    char key[100], text[700];
+    memset(key, 'k', sizeof key - 1);
+    key[sizeof key - 1] = '\0';
+    snprintf(text, sizeof text, "%s: {%s: {%s: {%s: {%s: 1}}}}", key, key, key, key, key);
     keel_yaml *doc = parse(text);
     const keel_yaml_node *node = keel_yaml_root(doc);
     while (keel_yaml_kind_of(node) == KEEL_YAML_MAP) node = keel_yaml_item(node, 0);
