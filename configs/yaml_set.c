@@ -90,13 +90,13 @@ static keel_status make_child(assignment *a, const char *equals, const char *at,
     if (parent->kind != KEEL_YAML_LIST) status = make_key(a, at, parent, name, key);
     if (status) return status;
     a->depth++;
+    if (a->depth > KEEL_YAML_MAX_DEPTH) return fail(a, at, "nested more than %d deep", KEEL_YAML_MAX_DEPTH);
     if (!rest) {
         keel_yaml_place place = place_of(a, equals + 1, parent);
         place.key = *key;
         place.index = index;
         return keel_yaml_parse_value(a->doc, &place, a->path, a->depth, equals + 1, strlen(equals + 1), child);
     }
-    if (a->depth > KEEL_YAML_MAX_DEPTH) return fail(a, at, "nested too deep");
     keel_yaml_place place = place_of(a, at, parent);
     place.key = *key;
     place.index = index;

@@ -519,7 +519,7 @@ static void test_set_refuses(void **state) {
     }
     char deep[2 * KEEL_YAML_MAX_DEPTH + 8] = "";
     for (int i = 0; i < KEEL_YAML_MAX_DEPTH; i++) strcat(deep, "x.");
-    strcat(deep, "x=1");
+    strcat(deep, "x=");
     assert_int_equal(keel_yaml_set(doc, deep), KEEL_ERR_CONFIG);
     assert_non_null(strstr(keel_error(), "nested more than 64 deep"));
     assert_dump(doc, "a:\n  b: 1\nlist:\n- 1\n- 2\n");
