@@ -91,8 +91,5 @@ void keel_run_tables_close(keel_run_tables *tables) {
 
 size_t keel_run_tables_bytes(const keel_run_tables *tables) {
     const keel_run_info *info = &tables->info;
-    size_t values = info->scalar_count;
-    for (int op = 0; op < KEEL_OP_COUNT; op++)
-        if (info->op_stored[op]) values += info->site_count + (size_t)info->micro_count * info->micro_site_count;
-    return values * sizeof(double) + info->site_count * (sizeof(keel_site_info) + sizeof *info->micro_sites);
+    return keel_row_buffer_bytes(info) + info->site_count * (sizeof(keel_site_info) + sizeof *info->micro_sites);
 }

@@ -24,14 +24,14 @@ static void capture_line(void *context, keel_log_level level, const char *text) 
     pthread_mutex_unlock(&captured.mutex);
 }
 
-static void capture_log(void) {
+static inline void capture_log(void) {
     memset(captured.lines, 0, sizeof captured.lines);
     captured.count = 0;
     keel_log_set(capture_line, NULL);
 }
 
 // How many lines hold TEXT.
-static size_t captured_with(const char *text) {
+static inline size_t captured_with(const char *text) {
     size_t found = 0;
     pthread_mutex_lock(&captured.mutex);
     for (size_t i = 0; i < captured.count; i++) found += strstr(captured.lines[i], text) != NULL;
