@@ -70,6 +70,8 @@ const char *keel_isa_name(keel_isa isa) {
     return "unknown";
 }
 
+enum { MXCSR_DEFAULT = 0x1f80 }; // nearest even, no traps, subnormals kept
+
 void keel_stats_observe(keel_stats *stats, const keel_stats_params *params, keel_dtype dtype, const void *data,
                         size_t n) {
     static _Atomic(keel_stats_kernel *) chosen;
@@ -78,10 +80,11 @@ void keel_stats_observe(keel_stats *stats, const keel_stats_params *params, keel
         kernel = kernels[keel_isa_best()];
         atomic_store_explicit(&chosen, kernel, memory_order_relaxed);
     }
-    // A program may flush subnormals to zero, round elsewhere than to nearest or trap: none of it may change what is
-    // measured.
+    // A program may treat subnormals as zero, round elsewhere than to nearest or trap: none of it may change what is
+    // measured. Tiny float results are flushed, which the kernels allow for, since some CPUs take a hundred cycles for
+    // each.
     const unsigned control = _mm_getcsr();
-    _mm_setcsr(0x1f80);
+    _mm_setcsr(dtype == KEEL_F64 ? MXCSR_DEFAULT : MXCSR_DEFAULT | _MM_FLUSH_ZERO_ON);
     kernel(stats, params, dtype, data, n);
     _mm_setcsr(control);
 }

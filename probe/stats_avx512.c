@@ -1,10 +1,13 @@
-// AVX-512 (F, BW, DQ, VL). Sums are kept in double from the first addition on: one conversion straight from memory is
-// cheaper than what repairs float sums, and the parts of a tensor then merge to the whole to the last digits.
+// AVX-512 (F, BW, DQ, VL).
 #include <immintrin.h>
 
 #include "probe/stats_kernel.h"
 
-enum { VECTOR_BLOCK = 4096, RANGE_LEAST_MAGNITUDE = 0x0a };
+enum {
+    VECTOR_BLOCK = 4096,
+    GROUP = 128, // elements whose sums are taken in float, eight of them in each lane
+    RANGE_LEAST_MAGNITUDE = 0x0a,
+};
 
 typedef struct block_sums {
     double count; // finite values
@@ -25,53 +28,53 @@ static inline __mmask8 tail8(size_t n) {
     return (__mmask8)((1u << n) - 1);
 }
 
+// Adds the sixteen floats of X to two accumulators of double.
+static inline void add_widened(__m512d sum[2], __m512 x) {
+    sum[0] = _mm512_add_pd(sum[0], _mm512_cvtps_pd(_mm512_castps512_ps256(x)));
+    sum[1] = _mm512_add_pd(sum[1], _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1)));
+}
+
 static void sum_narrow(const void *data, size_t n, block_sums *out) {
     const float *x = data;
-    __m512 max0 = _mm512_set1_ps(-INFINITY), max1 = max0;
-    __m512 min0 = _mm512_set1_ps(INFINITY), min1 = min0, least0 = min0, least1 = min0;
-    __m512d s0 = _mm512_setzero_pd(), s1 = s0, s2 = s0, s3 = s0, q0 = s0, q1 = s0, q2 = s0, q3 = s0;
+    __m512 max[2] = {_mm512_set1_ps(-INFINITY), _mm512_set1_ps(-INFINITY)};
+    __m512 min[2] = {_mm512_set1_ps(INFINITY), _mm512_set1_ps(INFINITY)};
+    __m512 least[2] = {_mm512_set1_ps(INFINITY), _mm512_set1_ps(INFINITY)};
+    __m512d sum[2] = {_mm512_setzero_pd(), _mm512_setzero_pd()};
+    __m512d sum_sq[2] = {_mm512_setzero_pd(), _mm512_setzero_pd()};
     size_t i = 0;
-    for (; i + 32 <= n; i += 32) {
-        const __m512 a = _mm512_loadu_ps(x + i), b = _mm512_loadu_ps(x + i + 16);
-        max0 = _mm512_max_ps(max0, a);
-        max1 = _mm512_max_ps(max1, b);
-        min0 = _mm512_min_ps(min0, a);
-        min1 = _mm512_min_ps(min1, b);
-        least0 = _mm512_range_ps(least0, a, RANGE_LEAST_MAGNITUDE);
-        least1 = _mm512_range_ps(least1, b, RANGE_LEAST_MAGNITUDE);
-        const __m512d d0 = _mm512_cvtps_pd(_mm256_loadu_ps(x + i));
-        const __m512d d1 = _mm512_cvtps_pd(_mm256_loadu_ps(x + i + 8));
-        const __m512d d2 = _mm512_cvtps_pd(_mm256_loadu_ps(x + i + 16));
-        const __m512d d3 = _mm512_cvtps_pd(_mm256_loadu_ps(x + i + 24));
-        s0 = _mm512_add_pd(s0, d0);
-        s1 = _mm512_add_pd(s1, d1);
-        s2 = _mm512_add_pd(s2, d2);
-        s3 = _mm512_add_pd(s3, d3);
-        q0 = _mm512_fmadd_pd(d0, d0, q0);
-        q1 = _mm512_fmadd_pd(d1, d1, q1);
-        q2 = _mm512_fmadd_pd(d2, d2, q2);
-        q3 = _mm512_fmadd_pd(d3, d3, q3);
+    for (; i + GROUP <= n; i += GROUP) {
+        __m512 v[GROUP / 16];
+        for (size_t k = 0; k < GROUP / 16; k++) {
+            v[k] = _mm512_loadu_ps(x + i + 16 * k);
+            max[k % 2] = _mm512_max_ps(max[k % 2], v[k]);
+            min[k % 2] = _mm512_min_ps(min[k % 2], v[k]);
+            least[k % 2] = _mm512_range_ps(least[k % 2], v[k], RANGE_LEAST_MAGNITUDE);
+        }
+        add_widened(sum, _mm512_add_ps(_mm512_add_ps(_mm512_add_ps(v[0], v[1]), _mm512_add_ps(v[2], v[3])),
+                                       _mm512_add_ps(_mm512_add_ps(v[4], v[5]), _mm512_add_ps(v[6], v[7]))));
+        __m512 q0 = _mm512_mul_ps(v[0], v[0]), q1 = _mm512_mul_ps(v[1], v[1]);
+        for (size_t k = 2; k < GROUP / 16; k += 2) {
+            q0 = _mm512_fmadd_ps(v[k], v[k], q0);
+            q1 = _mm512_fmadd_ps(v[k + 1], v[k + 1], q1);
+        }
+        add_widened(sum_sq, _mm512_add_ps(q0, q1));
     }
     for (; i < n; i += 16) {
         const __mmask16 k = n - i < 16 ? tail16(n - i) : 0xffff;
-        const __m512 a = _mm512_maskz_loadu_ps(k, x + i);
-        max0 = _mm512_mask_max_ps(max0, k, max0, a);
-        min0 = _mm512_mask_min_ps(min0, k, min0, a);
-        least0 = _mm512_mask_range_ps(least0, k, least0, a, RANGE_LEAST_MAGNITUDE);
-        const __m512d d0 = _mm512_cvtps_pd(_mm512_castps512_ps256(a));
-        const __m512d d1 = _mm512_cvtps_pd(_mm512_extractf32x8_ps(a, 1));
-        s0 = _mm512_add_pd(s0, d0);
-        s1 = _mm512_add_pd(s1, d1);
-        q0 = _mm512_fmadd_pd(d0, d0, q0);
-        q1 = _mm512_fmadd_pd(d1, d1, q1);
+        const __m512 v = _mm512_maskz_loadu_ps(k, x + i);
+        max[0] = _mm512_mask_max_ps(max[0], k, max[0], v);
+        min[0] = _mm512_mask_min_ps(min[0], k, min[0], v);
+        least[0] = _mm512_mask_range_ps(least[0], k, least[0], v, RANGE_LEAST_MAGNITUDE);
+        add_widened(sum, v);
+        add_widened(sum_sq, _mm512_mul_ps(v, v));
     }
     *out = (block_sums){
         .count = (double)n,
-        .sum = _mm512_reduce_add_pd(_mm512_add_pd(_mm512_add_pd(s0, s1), _mm512_add_pd(s2, s3))),
-        .sum_sq = _mm512_reduce_add_pd(_mm512_add_pd(_mm512_add_pd(q0, q1), _mm512_add_pd(q2, q3))),
-        .min = (double)_mm512_reduce_min_ps(_mm512_min_ps(min0, min1)),
-        .max = (double)_mm512_reduce_max_ps(_mm512_max_ps(max0, max1)),
-        .least = (double)_mm512_reduce_min_ps(_mm512_min_ps(least0, least1)),
+        .sum = _mm512_reduce_add_pd(_mm512_add_pd(sum[0], sum[1])),
+        .sum_sq = _mm512_reduce_add_pd(_mm512_add_pd(sum_sq[0], sum_sq[1])),
+        .min = (double)_mm512_reduce_min_ps(_mm512_min_ps(min[0], min[1])),
+        .max = (double)_mm512_reduce_max_ps(_mm512_max_ps(max[0], max[1])),
+        .least = (double)_mm512_reduce_min_ps(_mm512_min_ps(least[0], least[1])),
     };
 }
 
