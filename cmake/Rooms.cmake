@@ -8,6 +8,9 @@ if(KEEL_SANITIZE)
   target_compile_options(keel_flags INTERFACE -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
   target_link_options(keel_flags INTERFACE -fsanitize=address,undefined)
 endif()
+if(KEEL_FUZZ)
+  target_compile_options(keel_flags INTERFACE -fsanitize=fuzzer-no-link)
+endif()
 
 # keel_room(NAME DIRS dir... USES lib...): library keel_NAME from all *.c of the folders (relative to the caller).
 function(keel_room name)
