@@ -3,6 +3,7 @@
 #define KEEL_ANALYZERS_OFFLINE_H
 
 #include "analyzers/online.h"
+#include "analyzers/trace.h"
 
 // A source of rows that is not a store: a log of another trainer. One run per source.
 typedef struct keel_row_source {
@@ -12,23 +13,26 @@ typedef struct keel_row_source {
     keel_status (*next)(void *context, const keel_row **row);
 } keel_row_source;
 
-// A small history of each scalar for the report's plots: bounded, whatever the length of the run.
-typedef struct keel_trace keel_trace;
-
 typedef struct keel_result {
-    const char *source;       // as given
-    uint64_t records;         // rows judged
-    uint64_t first_step, last_step;
+    char *source;                   // as given
+    uint64_t records;               // rows judged
+    uint64_t first_step, last_step; // the least and the last; 0 where there are none
     const keel_incident *incidents; // owned by the analysis
     size_t incident_count;
     const keel_trace *trace;
-    const keel_run_info *info; // NULL: unknown
-    keel_analysis *analysis;   // owned
+    const keel_run_info *info;   // of the last segment; borrowed from the store or the source of rows
+    keel_analysis *analysis;     // owned
+    struct keel_offline *keeper; // owned: what the pointers above point into
 } keel_result;
 
 // CONFIG NULL: the run's own stored monitor settings where it has them, else the defaults.
+//
+// Where a later segment takes the run up again at an earlier step, the rules go on from the state before that step, as
+// a resumed run does from its checkpoint; what they found in the part that was rolled back stays, marked as discarded.
 keel_status keel_offline_store(const char *path, const keel_monitor_config *config, keel_result **result);
-keel_status keel_offline_rows(const char *source, const keel_row_source *rows, const keel_monitor_config *config, keel_result **result);
-void keel_result_free(keel_result *result);
+// ROWS must outlive the result.
+keel_status keel_offline_rows(const char *source, const keel_row_source *rows, const keel_monitor_config *config,
+                              keel_result **result);
+void keel_result_free(keel_result *result); // NULL is fine
 
 #endif

@@ -1,0 +1,91 @@
+// The global gradient norm jumps; it often leads the loss.
+//
+// Judged on the logarithm, since norms vary by factors: z >= 6 with sigma at least 0.05, and twice the expected norm. A
+// norm of a skipped step is stale or meaningless, one of 0 is absent: neither is judged.
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "analyzers/detect/detectors.h"
+#include "analyzers/excursion.h"
+
+enum { P_Z, P_RATIO, P_FLOOR, PARAMS };
+static const keel_param_info params[PARAMS] = {
+    [P_Z] = {"z", 6, 3, 1e4, "robust sigmas above the expected log norm"},
+    [P_RATIO] = {"ratio", 2, 1, 1e6, "least norm over the expected norm"},
+    [P_FLOOR] = {"floor", 0.05, 0, 10, "sigma of the log norm is at least this"},
+};
+
+#define OUTLIER 6.0
+
+typedef struct state {
+    int32_t grad_norm;
+    uint32_t shifts;
+    keel_series series;
+    keel_excursion excursion;
+} state;
+
+static void init(void *memory) {
+    state *s = memory;
+    keel_series_init(&s->series);
+}
+
+static void start(void *memory, const keel_run_info *info) {
+    state *s = memory;
+    s->grad_norm = keel_run_scalar(info, "grad_norm");
+}
+
+static void report(const state *s, keel_findings *findings) {
+    const keel_excursion *e = &s->excursion;
+    char clause[KEEL_CLAUSE_BYTES];
+    snprintf(clause, sizeof clause, "grad_norm rose to %.4g at step %" PRIu64 " (expected %.4g, x%.3g)%s", e->value,
+             e->peak_step, e->expected, e->value / e->expected, e->settled ? " and stayed there" : "");
+    keel_finding f = keel_excursion_finding(e);
+    f.series = "grad_norm";
+    f.severity = KEEL_WARNING;
+    f.clause = clause;
+    keel_findings_add(findings, &f);
+}
+
+static void update(void *memory, const keel_detector_input *in, keel_findings *findings) {
+    state *s = memory;
+    double value;
+    if (!keel_row_scalar(in->row, s->grad_norm, &value) || !isfinite(value) || value <= 0) return;
+    if (in->row->step.flags & KEEL_STEP_SKIPPED) return;
+    const keel_series_params sp = {.floor_absolute = in->params[P_FLOOR], .outlier = OUTLIER};
+    double x = log(value);
+    const keel_score score = keel_series_score(&s->series, &sp, x);
+    uint64_t step = in->row->step.step;
+    const keel_excursion_record record = {.step = step,
+                                          .value = value,
+                                          .expected = exp(score.expected),
+                                          .score = score.z,
+                                          .outside = score.z >= OUTLIER,
+                                          .alarm = score.ready && score.z >= in->params[P_Z] &&
+                                                   x - score.expected >= log(in->params[P_RATIO])};
+    if (keel_excursion_add(&s->excursion, &record)) report(s, findings);
+    if (keel_series_add(&s->series, &sp, x, &score) != KEEL_LEVEL_CHANGED) return;
+    if (keel_excursion_settle(&s->excursion))
+        report(s, findings);
+    else
+        keel_excursion_note_shift(&(keel_level_shift){.series = "grad_norm",
+                                                      .number = ++s->shifts,
+                                                      .step = step,
+                                                      .level = exp(s->series.level.median),
+                                                      .expected = record.expected,
+                                                      .score = score.z},
+                                  findings);
+}
+
+const keel_detector keel_detect_grad_norm_spike = {
+    .rule = "grad_norm_spike",
+    .doc = "the global gradient norm jumps; it often leads the loss",
+    .params = params,
+    .param_count = PARAMS,
+    .link = KEEL_LINK_EVENT,
+    .reach = 8,
+    .state_bytes = sizeof(state),
+    .init = init,
+    .start = start,
+    .update = update,
+};

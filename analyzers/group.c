@@ -1,0 +1,388 @@
+#include "analyzers/group.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "analyzers/cause.h"
+#include "analyzers/clipped_text.h"
+#include "analyzers/rules.h"
+
+enum { SLOTS = 32, TROUBLES = 12, NO_INCIDENT = UINT32_MAX };
+
+// An incident that goes on or may be taken up again. Plain memory.
+typedef struct slot {
+    uint32_t incident; // index; NO_INCIDENT: free
+    uint32_t count;
+    uint64_t last_record;
+    keel_trouble troubles[TROUBLES]; // in the order in which they came
+    double published_distance;       // |value - expected| of the latest revision
+    uint32_t own_evidence;           // 1: a detector gave lines of its own
+    uint32_t reserved;
+} slot;
+
+struct keel_group {
+    slot slots[SLOTS];
+    uint32_t last_id;
+    keel_incident *incidents;
+    keel_incident_extra *extras;
+    size_t count, capacity;
+    const keel_incident *changed[SLOTS];
+    uint32_t changed_index[SLOTS];
+    uint32_t changed_count;
+};
+
+keel_status keel_group_open(keel_group **out) {
+    keel_group *group = calloc(1, sizeof *group);
+    if (!group) return keel_fail(KEEL_ERR_MEMORY, "no memory for incidents");
+    for (uint32_t i = 0; i < SLOTS; i++) group->slots[i].incident = NO_INCIDENT;
+    *out = group;
+    return KEEL_OK;
+}
+
+void keel_group_close(keel_group *group) {
+    if (!group) return;
+    free(group->incidents);
+    free(group->extras);
+    free(group);
+}
+
+static keel_status reserve(keel_group *g, size_t count) {
+    if (count <= g->capacity) return KEEL_OK;
+    size_t capacity = g->capacity ? 2 * g->capacity : 16;
+    while (capacity < count) capacity *= 2;
+    keel_incident *incidents = realloc(g->incidents, capacity * sizeof *incidents);
+    if (incidents) g->incidents = incidents;
+    keel_incident_extra *extras = incidents ? realloc(g->extras, capacity * sizeof *extras) : NULL;
+    if (!extras) return keel_fail(KEEL_ERR_MEMORY, "no memory for %zu incidents", capacity);
+    g->extras = extras;
+    g->capacity = capacity;
+    return KEEL_OK;
+}
+
+// ---- where a finding goes ----
+
+static bool over(const slot *s) {
+    for (uint32_t i = 0; i < s->count; i++)
+        if (!s->troubles[i].closed) return false;
+    return true;
+}
+
+static bool same_series(const keel_trouble *t, uint32_t rule, const keel_finding *f) {
+    return t->rule == rule && strncmp(t->series, f->series, sizeof t->series - 1) == 0;
+}
+
+static keel_trouble *find_trouble(keel_group *g, uint32_t rule, const keel_finding *f, slot **home) {
+    for (slot *s = g->slots; s < g->slots + SLOTS; s++) {
+        if (s->incident == NO_INCIDENT) continue;
+        for (uint32_t i = 0; i < s->count; i++) {
+            keel_trouble *t = &s->troubles[i];
+            if (t->key != f->key || !same_series(t, rule, f)) continue;
+            *home = s;
+            return t;
+        }
+    }
+    return NULL;
+}
+
+static bool may_join(const slot *s, uint32_t rule, uint64_t record) {
+    if (s->incident == NO_INCIDENT || keel_rule_table[rule]->link == KEEL_LINK_ALONE) return false;
+    for (uint32_t i = 0; i < s->count; i++) {
+        const keel_trouble *t = &s->troubles[i];
+        if (keel_rule_table[t->rule]->link == KEEL_LINK_ALONE) return false;
+        if (!t->closed || record - t->last_record <= keel_rule_table[t->rule]->reach) return true;
+    }
+    return false;
+}
+
+// The slot that a new trouble joins: of several, the one that was touched last; NULL: none.
+static slot *find_company(keel_group *g, uint32_t rule, uint64_t record) {
+    slot *best = NULL;
+    for (slot *s = g->slots; s < g->slots + SLOTS; s++)
+        if (may_join(s, rule, record) && (!best || s->last_record > best->last_record)) best = s;
+    return best;
+}
+
+static void publish(keel_group *g, const keel_run_info *info, slot *s);
+
+// A free slot; else that of the incident untouched for longest, preferably one that is over.
+static slot *take_slot(keel_group *g, const keel_run_info *info) {
+    slot *oldest = NULL;
+    for (slot *s = g->slots; s < g->slots + SLOTS; s++) {
+        if (s->incident == NO_INCIDENT) return s;
+        bool better =
+            !oldest || over(s) > over(oldest) || (over(s) == over(oldest) && s->last_record < oldest->last_record);
+        if (better) oldest = s;
+    }
+    for (uint32_t i = 0; i < oldest->count; i++) oldest->troubles[i].closed = 1;
+    publish(g, info, oldest);
+    return oldest;
+}
+
+static void copy_text(char *to, size_t size, const char *from) {
+    size_t n = strnlen(from, size - 1);
+    memcpy(to, from, n);
+    memset(to + n, 0, size - n);
+}
+
+static void update_trouble(keel_trouble *t, const keel_finding *f, uint64_t record) {
+    bool again = t->key != f->key; // another burst of what the incident has seen already
+    bool first = t->bursts == 0;
+    bool greater = first || !again || !(fabs(f->score) < fabs(t->score));
+    if (again || first) t->bursts++;
+    t->key = f->key;
+    t->closed = f->closed;
+    if (f->severity > t->severity) t->severity = f->severity;
+    if (first || f->first_step < t->first_step) t->first_step = f->first_step;
+    if (first || f->last_step > t->last_step) t->last_step = f->last_step;
+    if (greater) {
+        t->peak_step = f->peak_step;
+        t->value = f->value;
+        t->expected = f->expected;
+        t->score = f->score;
+        copy_text(t->clause, sizeof t->clause, f->clause ? f->clause : "");
+    }
+    if (first) {
+        t->first_record = record;
+        t->site = f->site;
+        t->rank = f->rank < 0 ? -1 : (int32_t)f->rank;
+    }
+    t->last_record = record;
+}
+
+static keel_status new_incident(keel_group *g, slot *s) {
+    keel_status status = reserve(g, g->count + 1);
+    if (status) return status;
+    memset(s, 0, sizeof *s);
+    s->incident = (uint32_t)g->count;
+    memset(&g->incidents[g->count], 0, sizeof *g->incidents);
+    memset(&g->extras[g->count], 0, sizeof *g->extras);
+    g->incidents[g->count].id = ++g->last_id;
+    g->count++;
+    return KEEL_OK;
+}
+
+static keel_status take(keel_group *g, const keel_run_info *info, uint32_t rule, const keel_finding *f, uint64_t record,
+                        bool *touched) {
+    slot *s = NULL;
+    keel_trouble *t = find_trouble(g, rule, f, &s);
+    if (!t) {
+        if (f->closed) return KEEL_OK; // the incident that held it has made room for others
+        s = find_company(g, rule, record);
+        if (!s) {
+            s = take_slot(g, info);
+            keel_status status = new_incident(g, s);
+            if (status) return status;
+        }
+        for (uint32_t i = 0; !t && i < s->count; i++)
+            if (same_series(&s->troubles[i], rule, f)) t = &s->troubles[i];
+        if (!t && s->count == TROUBLES) return KEEL_OK; // it has shown enough
+        if (!t) {
+            t = &s->troubles[s->count++];
+            memset(t, 0, sizeof *t);
+            t->rule = rule;
+            copy_text(t->series, sizeof t->series, f->series);
+        }
+    }
+    update_trouble(t, f, record);
+    s->last_record = record;
+    if (f->evidence_count) {
+        s->own_evidence = 1;
+        keel_incident_extra *extra = &g->extras[s->incident];
+        extra->evidence_count = f->evidence_count;
+        for (uint32_t i = 0; i < f->evidence_count; i++)
+            copy_text(extra->evidence[i], sizeof extra->evidence[i], f->evidence[i]);
+    }
+    touched[s - g->slots] = true;
+    return KEEL_OK;
+}
+
+// ---- what an incident says ----
+
+// The trouble that names the incident: the most severe, of those the earliest in the table.
+static const keel_trouble *leader(const slot *s) {
+    const keel_trouble *lead = NULL;
+    for (uint32_t i = 0; i < s->count; i++) {
+        const keel_trouble *t = &s->troubles[i];
+        if (!lead || t->severity > lead->severity || (t->severity == lead->severity && t->rule < lead->rule)) lead = t;
+    }
+    return lead;
+}
+
+static int by_beginning(const void *a, const void *b) {
+    const keel_trouble *x = *(const keel_trouble *const *)a, *y = *(const keel_trouble *const *)b;
+    if (x->first_step != y->first_step) return x->first_step < y->first_step ? -1 : 1;
+    return x < y ? -1 : x > y;
+}
+
+static bool names_series(const char *list, const char *series) {
+    size_t n = strlen(series);
+    for (const char *at = list; (at = strstr(at, series)); at += n)
+        if ((at == list || at[-1] == ',') && (at[n] == ',' || at[n] == 0)) return true;
+    return false;
+}
+
+static void fill_place(keel_incident *incident, const keel_run_info *info, const keel_trouble *lead) {
+    if (lead->site < 0 || !info || lead->site >= (int64_t)info->site_count) return;
+    const keel_site_info *site = &info->sites[lead->site];
+    snprintf(incident->site, sizeof incident->site, "%s:%s", site->name, keel_quantity_name(site->quantity));
+}
+
+static void fill(const slot *s, const keel_run_info *info, keel_incident *incident, keel_incident_extra *extra) {
+    const keel_trouble *order[TROUBLES], *lead = leader(s);
+    for (uint32_t i = 0; i < s->count; i++) order[i] = &s->troubles[i];
+    qsort(order, s->count, sizeof *order, by_beginning);
+
+    keel_incident old = *incident;
+    memset(incident, 0, sizeof *incident);
+    incident->id = old.id;
+    incident->revision = old.revision;
+    memcpy(incident->site, old.site, sizeof incident->site); // ids of sites may change with the segment: named once
+    incident->rank = old.revision ? old.rank : -1;
+    incident->severity = lead->severity;
+    incident->open = !over(s);
+    copy_text(incident->rule, sizeof incident->rule, keel_rule_table[lead->rule]->rule);
+    incident->first_step = order[0]->first_step;
+    for (uint32_t i = 0; i < s->count; i++) {
+        const keel_trouble *t = order[i];
+        if (t->last_step > incident->last_step) incident->last_step = t->last_step;
+        if (!incident->site[0]) fill_place(incident, info, t);
+        if (incident->rank < 0) incident->rank = t->rank;
+        if (names_series(incident->series, t->series)) continue;
+        if (incident->series[0]) keel_text_append(incident->series, sizeof incident->series, ",");
+        keel_text_append(incident->series, sizeof incident->series, "%s", t->series);
+    }
+    incident->peak_step = lead->peak_step;
+    incident->value = lead->value;
+    incident->expected = lead->expected;
+    incident->score = lead->score;
+    keel_text_append(incident->message, sizeof incident->message, "%s", lead->clause);
+    for (uint32_t i = 0; i < s->count; i++) {
+        if (order[i] == lead || !order[i]->clause[0]) continue;
+        keel_text_append(incident->message, sizeof incident->message, "; %s", order[i]->clause);
+    }
+    keel_cause(s->troubles, s->count, incident);
+
+    if (s->own_evidence) return;
+    extra->evidence_count = 0;
+    for (uint32_t i = 0; i < s->count && extra->evidence_count < KEEL_EVIDENCE_MAX; i++)
+        if (order[i]->clause[0])
+            copy_text(extra->evidence[extra->evidence_count++], KEEL_EVIDENCE_BYTES, order[i]->clause);
+}
+
+static bool differs(const keel_incident *a, const keel_incident *b) {
+    return a->severity != b->severity || a->open != b->open || strcmp(a->rule, b->rule) != 0 ||
+           strcmp(a->series, b->series) != 0 || strcmp(a->site, b->site) != 0 || a->rank != b->rank ||
+           strcmp(a->cause, b->cause) != 0;
+}
+
+// Writes the incident anew; a revision where it says something new.
+static void publish(keel_group *g, const keel_run_info *info, slot *s) {
+    keel_incident *incident = &g->incidents[s->incident];
+    keel_incident old = *incident;
+    fill(s, info, incident, &g->extras[s->incident]);
+    double distance = fabs(incident->value - incident->expected);
+    bool grown = distance > 1.1 * s->published_distance && incident->peak_step != old.peak_step;
+    if (old.revision && !grown && !differs(&old, incident)) return;
+    s->published_distance = distance;
+    incident->revision = old.revision + 1;
+    if (g->changed_count < SLOTS) g->changed_index[g->changed_count++] = s->incident;
+}
+
+static void point_at_changed(keel_group *g) {
+    for (uint32_t i = 0; i < g->changed_count; i++) g->changed[i] = &g->incidents[g->changed_index[i]];
+}
+
+keel_status keel_group_row(keel_group *g, const keel_run_info *info, const keel_findings *findings, uint64_t record) {
+    g->changed_count = 0;
+    if (findings->count == 0) return KEEL_OK;
+    bool touched[SLOTS] = {false};
+    keel_status status = KEEL_OK;
+    for (uint32_t i = 0; !status && i < findings->count; i++)
+        status = take(g, info, findings->entries[i].rule, &findings->entries[i].finding, record, touched);
+    for (uint32_t i = 0; i < SLOTS; i++)
+        if (touched[i]) publish(g, info, &g->slots[i]);
+    point_at_changed(g);
+    return status;
+}
+
+const keel_incident *const *keel_group_changed(const keel_group *g, size_t *count) {
+    *count = g->changed_count;
+    return g->changed;
+}
+
+const keel_incident *keel_group_incidents(const keel_group *g, size_t *count) {
+    *count = g->count;
+    return g->incidents;
+}
+
+const keel_incident_extra *keel_group_extra(const keel_group *g, size_t index) {
+    return &g->extras[index];
+}
+
+uint32_t keel_group_open_count(const keel_group *g, keel_severity severity) {
+    uint32_t count = 0;
+    for (const slot *s = g->slots; s < g->slots + SLOTS; s++) {
+        if (s->incident == NO_INCIDENT) continue;
+        const keel_incident *incident = &g->incidents[s->incident];
+        count += incident->open && incident->severity == severity;
+    }
+    return count;
+}
+
+void keel_group_set_last_id(keel_group *g, uint32_t last) {
+    if (last > g->last_id) g->last_id = last;
+}
+
+uint32_t keel_group_last_id(const keel_group *g) {
+    return g->last_id;
+}
+
+// ---- state ----
+
+void keel_group_save(const keel_group *g, keel_state_writer *w) {
+    keel_state_write_u64(w, sizeof(slot));
+    keel_state_write(w, g->slots, sizeof g->slots);
+    keel_state_write_u64(w, g->last_id);
+    keel_state_write_u64(w, sizeof *g->incidents + sizeof *g->extras);
+    keel_state_write_u64(w, g->count);
+    keel_state_write(w, g->incidents, g->count * sizeof *g->incidents);
+    keel_state_write(w, g->extras, g->count * sizeof *g->extras);
+}
+
+keel_status keel_group_load(keel_group *g, keel_state_reader *r) {
+    uint64_t last_id = 0, count = 0;
+    keel_status status = keel_state_expect(r, sizeof(slot), "the size of an open incident");
+    if (!status) status = keel_state_read(r, g->slots, sizeof g->slots);
+    if (!status) status = keel_state_read_u64(r, &last_id);
+    if (!status) status = keel_state_expect(r, sizeof *g->incidents + sizeof *g->extras, "the size of an incident");
+    if (!status) status = keel_state_read_u64(r, &count);
+    if (status) return status;
+    if (count > r->left / (sizeof *g->incidents + sizeof *g->extras))
+        return keel_fail(KEEL_ERR_FORMAT, "detector state: more incidents than it has bytes");
+    if ((status = reserve(g, count))) return status;
+    if ((status = keel_state_read(r, g->incidents, count * sizeof *g->incidents))) return status;
+    if ((status = keel_state_read(r, g->extras, count * sizeof *g->extras))) return status;
+    g->count = count;
+    g->changed_count = 0;
+    keel_group_set_last_id(g, (uint32_t)last_id);
+    return KEEL_OK;
+}
+
+keel_status keel_group_keep_discarded(keel_group *g, const keel_group *other) {
+    for (size_t i = 0; i < other->count; i++) {
+        const keel_incident *incident = &other->incidents[i];
+        bool known = false;
+        for (size_t k = 0; !known && k < g->count; k++)
+            known = memcmp(&g->incidents[k], incident, sizeof *incident) == 0;
+        if (known) continue;
+        keel_status status = reserve(g, g->count + 1);
+        if (status) return status;
+        g->incidents[g->count] = *incident;
+        g->extras[g->count] = other->extras[i];
+        g->extras[g->count++].discarded = 1;
+    }
+    keel_group_set_last_id(g, other->last_id);
+    return KEEL_OK;
+}

@@ -1,0 +1,227 @@
+#include "analyzers/offline.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "collectors/store/reader.h"
+
+// The state before the first row of STEP or later: where a later segment may take the run up again.
+typedef struct snapshot {
+    uint64_t step;
+    void *bytes; // NULL: not reached yet
+    size_t size;
+    keel_trace *trace;
+} snapshot;
+
+typedef struct keel_offline keel_offline;
+
+struct keel_offline {
+    keel_store_reader *reader; // NULL for other sources
+    keel_analysis *analysis;
+    keel_trace *trace;
+    const keel_monitor_config *config;
+    keel_monitor_config *owned_config;
+    const keel_run_info *info;
+    snapshot *snapshots;
+    size_t snapshot_count;
+};
+
+static void drop_snapshot_states(keel_offline *o) {
+    for (size_t i = 0; i < o->snapshot_count; i++) {
+        free(o->snapshots[i].bytes);
+        free(o->snapshots[i].trace);
+        o->snapshots[i].bytes = NULL;
+        o->snapshots[i].trace = NULL;
+    }
+}
+
+static void close_offline(keel_offline *o) {
+    if (!o) return;
+    drop_snapshot_states(o);
+    free(o->snapshots);
+    keel_analysis_close(o->analysis);
+    free(o->trace);
+    keel_monitor_config_free(o->owned_config);
+    keel_store_close(o->reader);
+    free(o);
+}
+
+void keel_result_free(keel_result *result) {
+    if (!result) return;
+    close_offline(result->keeper);
+    free(result->source);
+    free(result);
+}
+
+static keel_status out_of_memory(void) {
+    return keel_fail(KEEL_ERR_MEMORY, "no memory for the analysis");
+}
+
+static keel_status start_segment(keel_offline *o, const keel_run_info *info) {
+    o->info = info;
+    keel_trace_start(o->trace, info);
+    return keel_analysis_start(o->analysis, info);
+}
+
+// A fresh analysis, from the first row.
+static keel_status begin(keel_offline *o) {
+    keel_analysis_close(o->analysis);
+    o->analysis = NULL;
+    if (!o->trace && !(o->trace = malloc(sizeof *o->trace))) return out_of_memory();
+    keel_trace_init(o->trace);
+    drop_snapshot_states(o);
+    return keel_analysis_open(o->config, &o->analysis);
+}
+
+// ---- forks of a store ----
+
+static snapshot *find_snapshot(keel_offline *o, uint64_t step) {
+    for (size_t i = 0; i < o->snapshot_count; i++)
+        if (o->snapshots[i].step == step) return &o->snapshots[i];
+    return NULL;
+}
+
+static keel_status add_snapshot(keel_offline *o, uint64_t step) {
+    if (find_snapshot(o, step)) return KEEL_OK;
+    snapshot *grown = realloc(o->snapshots, (o->snapshot_count + 1) * sizeof *grown);
+    if (!grown) return out_of_memory();
+    o->snapshots = grown;
+    o->snapshots[o->snapshot_count++] = (snapshot){.step = step};
+    return KEEL_OK;
+}
+
+// Before the row of STEP is judged: the state of every snapshot that lies between the last row and this one.
+static keel_status take_snapshots(keel_offline *o, uint64_t step) {
+    uint64_t last = keel_analysis_records(o->analysis) ? keel_analysis_last_step(o->analysis) : 0;
+    for (size_t i = 0; i < o->snapshot_count; i++) {
+        snapshot *s = &o->snapshots[i];
+        if (s->step > step || last >= s->step) continue;
+        void *bytes;
+        size_t size;
+        keel_status status = keel_analysis_save(o->analysis, &bytes, &size);
+        if (status) return status;
+        free(s->bytes);
+        s->bytes = bytes;
+        s->size = size;
+        if (!s->trace && !(s->trace = malloc(sizeof *s->trace))) return out_of_memory();
+        *s->trace = *o->trace;
+    }
+    return KEEL_OK;
+}
+
+// The run was taken up again at STEP. *again: this fork was not foreseen; its state must be taken in a second reading.
+static keel_status go_back(keel_offline *o, uint64_t step, bool *again) {
+    if (keel_analysis_records(o->analysis) == 0 || keel_analysis_last_step(o->analysis) < step) return KEEL_OK;
+    const snapshot *s = find_snapshot(o, step);
+    if (!s || !s->bytes) {
+        *again = !s;
+        return s ? KEEL_OK : add_snapshot(o, step);
+    }
+    keel_status status = keel_analysis_rewind(o->analysis, s->bytes, s->size);
+    if (status) return status;
+    *o->trace = *s->trace;
+    keel_trace_start(o->trace, o->info);
+    return KEEL_OK;
+}
+
+static keel_status read_store(keel_offline *o, bool *again) {
+    keel_status status = begin(o);
+    if (!status) status = keel_store_rewind(o->reader);
+    uint32_t segment = 0;
+    bool was_superseded = false;
+    if (!status) status = start_segment(o, keel_store_info(o->reader, 0));
+    while (!status) {
+        const keel_row *row;
+        keel_store_position at;
+        if ((status = keel_store_next(o->reader, &row, &at)) || !row) break;
+        if (at.segment != segment) {
+            segment = at.segment;
+            if ((status = start_segment(o, keel_store_info(o->reader, segment)))) break;
+        }
+        if (at.fork && ((status = go_back(o, row->step.step, again)) || *again)) break;
+        if (at.superseded && !was_superseded && (status = add_snapshot(o, row->step.step))) break;
+        was_superseded = at.superseded;
+        if ((status = take_snapshots(o, row->step.step))) break;
+        keel_trace_add(o->trace, row);
+        status = keel_analysis_row(o->analysis, row);
+    }
+    return status;
+}
+
+// ---- settings ----
+
+// The settings under which the run was judged live, where its store has them.
+static keel_status stored_config(keel_offline *o, const keel_run_info *info) {
+    keel_yaml *doc;
+    if (!info->config_yaml || !info->config_yaml[0]) return KEEL_OK;
+    if (keel_yaml_parse("config_yaml", info->config_yaml, strlen(info->config_yaml), &doc)) {
+        keel_log(KEEL_LOG_WARNING, "the run's own monitor settings cannot be read (%s): the defaults judge it",
+                 keel_error());
+        return KEEL_OK;
+    }
+    const keel_yaml_node *monitor = keel_yaml_get(keel_yaml_root(doc), "monitor");
+    keel_status status = KEEL_OK;
+    if (monitor) status = keel_monitor_config_section(monitor, &o->owned_config);
+    if (status)
+        keel_log(KEEL_LOG_WARNING, "the run's own monitor settings are not understood (%s): the defaults judge it",
+                 keel_error());
+    else if (o->owned_config)
+        o->owned_config->doc = doc;
+    if (status || !o->owned_config) keel_yaml_free(doc);
+    o->config = o->owned_config;
+    return KEEL_OK;
+}
+
+static keel_status finish(keel_offline *o, const char *source, keel_result **out) {
+    keel_result *result = calloc(1, sizeof *result);
+    char *name = result ? strdup(source) : NULL;
+    if (!name) {
+        free(result);
+        return out_of_memory();
+    }
+    *result = (keel_result){.source = name,
+                            .records = keel_analysis_records(o->analysis),
+                            .first_step = keel_analysis_first_step(o->analysis),
+                            .last_step = keel_analysis_last_step(o->analysis),
+                            .trace = o->trace,
+                            .info = o->info,
+                            .analysis = o->analysis,
+                            .keeper = o};
+    result->incidents = keel_analysis_incidents(o->analysis, &result->incident_count);
+    *out = result;
+    return KEEL_OK;
+}
+
+keel_status keel_offline_store(const char *path, const keel_monitor_config *config, keel_result **result) {
+    keel_offline *o = calloc(1, sizeof *o);
+    if (!o) return out_of_memory();
+    o->config = config;
+    keel_status status = keel_store_open(path, &o->reader);
+    if (!status && !config) status = stored_config(o, keel_store_info(o->reader, 0));
+    for (bool again = true; !status && again;) {
+        again = false;
+        status = read_store(o, &again);
+    }
+    drop_snapshot_states(o);
+    if (!status) status = finish(o, path, result);
+    if (status) close_offline(o);
+    return status;
+}
+
+keel_status keel_offline_rows(const char *source, const keel_row_source *rows, const keel_monitor_config *config,
+                              keel_result **result) {
+    keel_offline *o = calloc(1, sizeof *o);
+    if (!o) return out_of_memory();
+    o->config = config;
+    keel_status status = begin(o);
+    if (!status) status = start_segment(o, rows->info);
+    while (!status) {
+        const keel_row *row;
+        if ((status = rows->next(rows->context, &row)) || !row) break;
+        keel_trace_add(o->trace, row);
+        status = keel_analysis_row(o->analysis, row);
+    }
+    if (!status) status = finish(o, source, result);
+    if (status) close_offline(o);
+    return status;
+}

@@ -1,0 +1,76 @@
+#include "analyzers/online.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+// The analysis runs on the writer thread; what others may ask of it is copied under a lock.
+typedef struct judge_context {
+    keel_analysis *analysis;
+    keel_monitor *monitor;
+    pthread_mutex_t lock;
+    keel_health health;
+} judge_context;
+
+static void publish_health(judge_context *c) {
+    keel_health health = keel_analysis_health(c->analysis);
+    pthread_mutex_lock(&c->lock);
+    c->health = health;
+    pthread_mutex_unlock(&c->lock);
+}
+
+static keel_status judge_start(void *context, const keel_run_info *info) {
+    return keel_analysis_start(((judge_context *)context)->analysis, info);
+}
+
+static keel_status judge_row(void *context, const keel_row *row) {
+    judge_context *c = context;
+    keel_status status = keel_analysis_row(c->analysis, row);
+    publish_health(c);
+    size_t count;
+    const keel_incident *const *changed = keel_analysis_changed(c->analysis, &count);
+    for (size_t i = 0; i < count; i++) keel_monitor_emit(c->monitor, changed[i]);
+    return status;
+}
+
+static keel_health judge_health(void *context) {
+    judge_context *c = context;
+    pthread_mutex_lock(&c->lock);
+    keel_health health = c->health;
+    pthread_mutex_unlock(&c->lock);
+    return health;
+}
+
+static keel_status judge_save(void *context, void **bytes, size_t *size) {
+    return keel_analysis_save(((judge_context *)context)->analysis, bytes, size);
+}
+
+static keel_status judge_load(void *context, uint64_t step, const void *bytes, size_t size) {
+    judge_context *c = context;
+    keel_status status = keel_analysis_load(c->analysis, bytes, size);
+    if (!status && keel_analysis_last_step(c->analysis) != step)
+        status = keel_fail(KEEL_ERR_FORMAT, "detector state is of step %llu, the checkpoint of step %llu",
+                           (unsigned long long)keel_analysis_last_step(c->analysis), (unsigned long long)step);
+    publish_health(c);
+    return status;
+}
+
+static void judge_close(void *context) {
+    judge_context *c = context;
+    keel_analysis_close(c->analysis);
+    pthread_mutex_destroy(&c->lock);
+    free(c);
+}
+
+keel_status keel_online_judge(keel_analysis *analysis, keel_monitor *monitor, keel_judge *judge) {
+    judge_context *c = calloc(1, sizeof *c);
+    if (!c) return keel_fail(KEEL_ERR_MEMORY, "no memory for the judge");
+    c->analysis = analysis;
+    c->monitor = monitor;
+    pthread_mutex_init(&c->lock, NULL);
+    *judge = (keel_judge){
+        .sink = {.context = c, .name = "rules", .start = judge_start, .row = judge_row, .close = judge_close},
+        .health = judge_health,
+        .save = judge_save,
+        .load = judge_load};
+    return KEEL_OK;
+}

@@ -1,0 +1,99 @@
+// The robust series: what every rule that looks at a history is built on. A value is scored against the history before
+// it may join it; outliers and values that are not finite never join, so that neither a NaN nor a spike can blind the
+// rule.
+//
+// Everything here is plain memory of fixed size without pointers: a state is saved and restored by copying its bytes.
+#ifndef KEEL_ANALYZERS_SERIES_H
+#define KEEL_ANALYZERS_SERIES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum {
+    KEEL_SERIES_WINDOW = 256, // residuals that the spread is taken from
+    KEEL_SERIES_LEVEL = 32,   // values that the present level is taken from: short, so that a falling loss is followed
+    KEEL_SERIES_WARMUP = 64,  // values before the first score
+    KEEL_SERIES_ACCEPT = 64,  // records after which values outside are a new level
+    KEEL_WINDOW_BLOCK = 16,
+};
+
+// ---- a window: the last CAPACITY values with their median and their median absolute deviation ----
+
+// New values wait until a block of them is complete (capacity / 8, at most KEEL_WINDOW_BLOCK) and are then merged into
+// the sorted values in one pass: a push costs some tens of nanoseconds, and mostly touches only the window's head.
+typedef struct keel_window {
+    uint32_t capacity; // 16 to 256, a multiple of 8
+    uint32_t block;
+    uint32_t count;   // values in the sorted part
+    uint32_t head;    // where the next value goes in the ring
+    uint32_t pending; // newest values, in the ring but not yet sorted
+    uint32_t leaving_count;
+    double median; // of the sorted part; 0 while it is empty
+    double mad;    // median of |value - median|
+    double leaving[KEEL_WINDOW_BLOCK];
+} keel_window;
+
+// The doubles that a window of CAPACITY needs beside its head: sorted values, then the ring.
+#define KEEL_WINDOW_STORE(capacity) (2 * (capacity))
+
+void keel_window_init(keel_window *window, uint32_t capacity);
+// VALUE must be finite. True if a block was merged: median and mad are new.
+bool keel_window_push(keel_window *window, double *store, double value);
+// The window holds these COUNT (at most its capacity) values and nothing else.
+void keel_window_fill(keel_window *window, double *store, const double *values, uint32_t count);
+
+// ---- the series ----
+
+typedef struct keel_series_params {
+    double floor_relative; // the spread is at least this share of |level|
+    double floor_absolute; // and at least this
+    double outlier;        // |z| from which a value does not join
+} keel_series_params;
+
+typedef struct keel_series {
+    keel_window level, residual;
+    uint64_t joined;  // values that joined the history, all in all
+    uint32_t outside; // records outside the history; falls again with each one inside
+    uint32_t candidates;
+    double level_store[KEEL_WINDOW_STORE(KEEL_SERIES_LEVEL)];
+    double residual_store[KEEL_WINDOW_STORE(KEEL_SERIES_WINDOW)];
+    double candidate[KEEL_SERIES_ACCEPT]; // the values outside
+} keel_series;
+
+typedef struct keel_score {
+    bool ready;      // false in warm-up: z is 0
+    double z;        // (value - expected) / sigma; within +-KEEL_SCORE_LIMIT
+    double expected; // level + median residual: follows a trend
+    double sigma;    // 1.4826 MAD of the residuals, or the floor
+} keel_score;
+
+#define KEEL_SCORE_LIMIT 1e6
+
+typedef enum keel_joined {
+    KEEL_JOINED,        // the value is part of the history
+    KEEL_OUTSIDE,       // an outlier: it is not
+    KEEL_LEVEL_CHANGED, // the values outside became the new level with this one
+} keel_joined;
+
+void keel_series_init(keel_series *series);
+// VALUE must be finite. The series is left as it is.
+keel_score keel_series_score(const keel_series *series, const keel_series_params *params, double value);
+// SCORE: of this value, just taken. A level is accepted after KEEL_SERIES_ACCEPT records outside, less two for each one
+// inside.
+keel_joined keel_series_add(keel_series *series, const keel_series_params *params, double value,
+                            const keel_score *score);
+
+// ---- the tail: how rare a score is by the series' own history ----
+
+// Peaks over threshold: the share of scores above u = 3 and the mean of ln(z / u) among them (Hill, 1975) give the rate
+// of scores beyond z as share * (z / u)^(-1 / mean). Heavy-tailed noise raises its own threshold by this, without
+// calibration.
+typedef struct keel_tail {
+    double records, over, log_sum; // decayed, so that some 16,384 records count
+    uint32_t since_decay;
+} keel_tail;
+
+void keel_tail_add(keel_tail *tail, double z);
+double keel_tail_rate(const keel_tail *tail, double z); // expected share of scores at or beyond z > 3
+
+#endif
