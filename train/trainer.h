@@ -1,4 +1,12 @@
 // The training loop: data parallel over MPI, watched through the probe.
+//
+//     keel_affinity_share(MPI_COMM_WORLD, &affinity);      // train/parallel/affinity.h: first, before threads exist
+//     keel_trainer_open(config, MPI_COMM_WORLD, probe, resume, &report, &trainer);
+//     keel_probe_start(probe);
+//     keel_trainer_run(trainer);
+//     keel_trainer_close(trainer);
+//
+// Every call that is collective gives the same status on all ranks, and the text of the lowest rank that failed.
 #ifndef KEEL_TRAIN_TRAINER_H
 #define KEEL_TRAIN_TRAINER_H
 
@@ -7,6 +15,7 @@
 
 #include "configs/train_config.h"
 #include "probe/keel.h"
+#include "train/data/loader.h"
 
 typedef struct keel_trainer keel_trainer;
 
@@ -14,18 +23,28 @@ typedef struct keel_trainer keel_trainer;
 typedef struct keel_trainer_report {
     void *context;
     void (*progress)(void *context, const char *what, double done); // data preparation, 0..1
-    void (*step)(void *context, const keel_step *step, double loss, double grad_norm, double lr, double tokens_per_second);
+    void (*step)(void *context, const keel_step *step, double loss, double grad_norm, double lr,
+                 double tokens_per_second);
     void (*note)(void *context, const char *text); // one line: resumed from ..., checkpoint refused because ...
 } keel_trainer_report;
 
-// Builds mesh, data, model, optimizer; registers every site with PROBE, which the caller then starts (keel_probe_start) before keel_trainer_run.
-// The caller has its backend attached before this call. RESUME: continue from the newest usable checkpoint. Collective.
-keel_status keel_trainer_open(const keel_train_config *config, MPI_Comm comm, keel_probe *probe, bool resume, const keel_trainer_report *report, keel_trainer **trainer);
-// Trains until runner_config.steps updates are made. KEEL_ERR_DIVERGED after runner_config.stop_after_skipped non-finite gradient norms in a row. Collective.
+// Builds mesh, data, model, optimizer; registers every site with PROBE, which the caller then starts (keel_probe_start)
+// before keel_trainer_run. The caller has its backend attached before this call. CONFIG and PROBE must outlive the
+// trainer. RESUME: continue from the newest usable checkpoint. Writes shards, checkpoints and the trained model below
+// the folders of CONFIG. Collective.
+keel_status keel_trainer_open(const keel_train_config *config, MPI_Comm comm, keel_probe *probe, bool resume,
+                              const keel_trainer_report *report, keel_trainer **trainer);
+// The same with sequences of the caller's own, of config->model.seq_length + 1 tokens each, in place of
+// config->dataset's shards. They are borrowed.
+keel_status keel_trainer_open_with(const keel_train_config *config, const keel_sequences *sequences, MPI_Comm comm,
+                                   keel_probe *probe, bool resume, const keel_trainer_report *report,
+                                   keel_trainer **trainer);
+// Trains until runner_config.steps updates are made, then writes OUTPUT_DIR/model.safetensors. KEEL_ERR_DIVERGED after
+// runner_config.stop_after_skipped non-finite gradient norms in a row. Collective.
 keel_status keel_trainer_run(keel_trainer *trainer);
-// Asks for an orderly stop at the next step border (checkpoint included). Async-signal-safe.
+// Asks for an orderly stop at the next step border (checkpoint included). From any thread or a signal handler.
 void keel_trainer_stop(keel_trainer *trainer);
-void keel_trainer_close(keel_trainer *trainer);
+void keel_trainer_close(keel_trainer *trainer); // NULL is fine
 
 // The step from which a resumed run continues; 0 for a fresh one. Valid after open.
 uint64_t keel_trainer_resumed_step(const keel_trainer *trainer);

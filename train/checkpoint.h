@@ -1,0 +1,48 @@
+// One checkpoint: a safetensors file with everything that a run needs to go on bit for bit.
+//
+//     model.NAME, exp_avg.NAME, exp_avg_sq.NAME    F32, every parameter
+//     monitor                                      U8, the detectors' state
+//     crc32                                        U8 [4], of all before it
+//     __metadata__                                 keel_checkpoint, step, update, samples, skipped_in_row, and the
+//     facts of the run
+//
+// All random draws of a run are functions of its seed and of the position (train/mix.h), so that these two are the
+// random state.
+#ifndef KEEL_TRAIN_CHECKPOINT_H
+#define KEEL_TRAIN_CHECKPOINT_H
+
+#include "train/facts.h"
+#include "train/model/model.h"
+#include "train/optim/optimizer.h"
+
+enum { KEEL_CHECKPOINT_SCHEMA = 1 };
+
+// Where a run stands.
+typedef struct keel_progress {
+    uint64_t step;           // attempts
+    uint64_t update;         // applied
+    uint64_t samples;        // sequences consumed by all ranks: the loader's position
+    uint64_t skipped_in_row; // skipped steps at the end, one after another
+} keel_progress;
+
+typedef struct keel_checkpoint {
+    keel_model *model;         // weights written or overwritten
+    keel_optimizer *optimizer; // states likewise
+    keel_progress progress;
+    void *monitor; // malloc'ed; NULL: none
+    size_t monitor_bytes;
+} keel_checkpoint;
+
+// Whole or not at all. KEEL_ERR_IO on a full disk.
+keel_status keel_checkpoint_write(const char *path, const keel_checkpoint *checkpoint, const keel_facts *facts);
+
+// Reads PATH into the model and the optimizer of CHECKPOINT, whose other members are set on success; MONITOR is then
+// the caller's. KEEL_ERR_CONFIG, naming the key, if a required fact differs; KEEL_ERR_FORMAT if the file is damaged.
+// *CHANGED: what else differs, as one line, malloc'ed; NULL: nothing.
+keel_status keel_checkpoint_read(const char *path, const keel_facts *facts, keel_checkpoint *checkpoint,
+                                 char **changed);
+
+// True if a weight or a state of the optimizer is NaN or Inf; NAME [KEEL_SITE_NAME_BYTES + 32]: the first of them.
+bool keel_checkpoint_nonfinite(const keel_checkpoint *checkpoint, char *name);
+
+#endif

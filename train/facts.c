@@ -1,0 +1,78 @@
+#include "train/facts.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <zlib.h>
+
+static char *next(keel_facts *facts, const char *key, bool required) {
+    keel_fact *fact = &facts->list[facts->count++];
+    *fact = (keel_fact){.key = key, .required = required};
+    return fact->value;
+}
+
+static void add_int(keel_facts *facts, const char *key, bool required, int64_t value) {
+    snprintf(next(facts, key, required), KEEL_FACT_BYTES, "%" PRId64, value);
+}
+
+static void add_double(keel_facts *facts, const char *key, bool required, double value) {
+    snprintf(next(facts, key, required), KEEL_FACT_BYTES, "%.17g", value);
+}
+
+static void add_text(keel_facts *facts, const char *key, bool required, const char *value) {
+    snprintf(next(facts, key, required), KEEL_FACT_BYTES, "%s", value);
+}
+
+static void add_groups(keel_facts *facts, const keel_optimizer_config *optimizer) {
+    uLong crc = crc32(0, NULL, 0);
+    for (size_t i = 0; i < optimizer->group_count; i++) {
+        const keel_param_group_config *group = &optimizer->groups[i];
+        char numbers[128];
+        snprintf(numbers, sizeof numbers, "%.17g %.17g %.17g", group->lr_scale, group->weight_decay,
+                 group->max_grad_norm);
+        crc = crc32(crc, (const Bytef *)group->params, (uInt)strlen(group->params) + 1);
+        crc = crc32(crc, (const Bytef *)numbers, (uInt)strlen(numbers) + 1);
+    }
+    snprintf(next(facts, "optimizer.groups", false), KEEL_FACT_BYTES, "%zu groups, crc %08lx", optimizer->group_count,
+             crc);
+}
+
+void keel_facts_of(const keel_train_config *config, const char *data, uint32_t ranks, keel_facts *facts) {
+    static const char *const model_names[] = {[KEEL_MODEL_GPT2] = "gpt2", [KEEL_MODEL_LLAMA] = "llama"};
+    static const char *const lr_names[] = {
+        [KEEL_LR_CONSTANT] = "constant", [KEEL_LR_LINEAR] = "linear", [KEEL_LR_COSINE] = "cosine"};
+    const keel_model_config *model = &config->model;
+    facts->count = 0;
+    add_text(facts, "model_config.model_type", true, model_names[model->model_type]);
+    add_int(facts, "model_config.vocab_size", true, model->vocab_size);
+    add_int(facts, "model_config.seq_length", true, model->seq_length);
+    add_int(facts, "model_config.hidden_size", true, model->hidden_size);
+    add_int(facts, "model_config.num_layers", true, model->num_layers);
+    add_int(facts, "model_config.num_heads", true, model->num_heads);
+    add_int(facts, "model_config.n_kv_heads", true, model->n_kv_heads);
+    add_int(facts, "model_config.intermediate_size", true, model->intermediate_size);
+    add_int(facts, "model_config.tie_word_embeddings", true, model->tie_word_embeddings);
+    add_double(facts, "model_config.layer_norm_epsilon", true, model->layer_norm_epsilon);
+    add_double(facts, "model_config.rms_norm_eps", true, model->rms_norm_eps);
+    add_double(facts, "model_config.theta", true, model->theta);
+
+    add_int(facts, "runner_config.seed", false, config->runner.seed);
+    add_int(facts, "runner_config.batch_size", false, config->runner.batch_size);
+    add_int(facts, "runner_config.gradient_accumulation_steps", false, config->runner.gradient_accumulation_steps);
+    add_double(facts, "runner_wrapper.max_grad_norm", false,
+               config->wrapper.use_clip_grad ? config->wrapper.max_grad_norm : 0);
+    add_double(facts, "optimizer.betas.0", false, config->optimizer.beta1);
+    add_double(facts, "optimizer.betas.1", false, config->optimizer.beta2);
+    add_double(facts, "optimizer.eps", false, config->optimizer.eps);
+    add_double(facts, "optimizer.weight_decay", false, config->optimizer.weight_decay);
+    add_groups(facts, &config->optimizer);
+    add_text(facts, "lr_schedule.type", false, lr_names[config->lr.type]);
+    add_double(facts, "lr_schedule.learning_rate", false, config->lr.learning_rate);
+    add_double(facts, "lr_schedule.lr_end", false, config->lr.lr_end);
+    add_int(facts, "lr_schedule.warmup_steps", false, config->lr.warmup_steps);
+    add_int(facts, "lr_schedule.total_steps", false, config->lr.total_steps);
+    add_int(facts, "parallel_config.data_parallel", false, ranks);
+    add_int(facts, "parallel_config.bucket_bytes", false, config->parallel.bucket_bytes);
+    add_int(facts, "train_dataset.shuffle", false, config->dataset.shuffle);
+    add_text(facts, "train_dataset", false, data);
+}

@@ -1,0 +1,29 @@
+// How the ranks of a node share its cores.
+#ifndef KEEL_TRAIN_PARALLEL_AFFINITY_H
+#define KEEL_TRAIN_PARALLEL_AFFINITY_H
+
+#include <mpi.h>
+#include <stdbool.h>
+
+#include "probe/status.h"
+
+typedef struct keel_affinity {
+    int ranks;         // of this job on this node
+    int cores;         // that this rank may use, alone or with the ranks below
+    int sharers;       // ranks of this node that may use the same cores, this one included
+    int threads;       // OpenMP's and OpenBLAS's, of this rank
+    bool widened;      // mpirun's default binding to one core was undone
+    bool user_threads; // OMP_NUM_THREADS decided
+} keel_affinity;
+
+// To be called once, right after MPI_Init and before anything that makes threads or sizes itself by their number. Open
+// MPI binds each rank of a small job to one core, and every helper thread with it: unless the user has asked for a
+// binding (mpirun's options, OMP_PROC_BIND, OMP_PLACES, GOMP_CPU_AFFINITY), the rank gets the cores that mpirun itself
+// may use. Then, unless OMP_NUM_THREADS is set, OpenMP and OpenBLAS get this rank's share of the cores (cores, not
+// hardware threads). Collective over COMM.
+keel_status keel_affinity_share(MPI_Comm comm, keel_affinity *affinity);
+
+// One line: "2 ranks on this node share 8 cores, 4 threads each; mpirun's binding to one core undone". TEXT [size].
+void keel_affinity_describe(const keel_affinity *affinity, char *text, size_t size);
+
+#endif

@@ -1,0 +1,219 @@
+#include "train/parallel/bucket.h"
+
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "train/clock.h"
+
+// PIECE: elements that a thread adds and observes while they are in cache. The orders of all buckets' sites must stay
+// below KEEL_ORDER_GRAD_REDUCED.
+enum { PIECE = 16 << 10, ALIGNMENT = 64, MAX_BUCKETS = 30000 };
+
+typedef struct bucket {
+    size_t begin, count; // in the flat buffer
+    keel_collective *collective;
+} bucket;
+
+struct keel_buckets {
+    keel_buckets_plan plan;
+    const keel_param *params;
+    size_t param_count, numel;
+    keel_tap **taps; // grad_unreduced of each parameter
+    float *sum;      // [numel]
+    float *own;      // [numel]: a micro-batch's gradient; SUM itself without accumulation
+    bucket *buckets; // from the end of the buffer to its start
+    size_t bucket_count;
+    size_t micro;
+    size_t param_left; // parameters before this one are not ready yet
+    size_t started;    // buckets whose reduction has begun
+    size_t finished;   // of these, the first ones that are known to be complete
+    keel_status status;
+};
+
+static float *allocate(size_t numel) {
+    const size_t bytes = (numel * sizeof(float) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    float *memory = aligned_alloc(ALIGNMENT, bytes);
+    if (memory) memset(memory, 0, bytes);
+    return memory;
+}
+
+// A parameter's gradient comes from the gradient of its module's output: the place of that, found by the longest name
+// of a site that begins the parameter's. 0 where there is none.
+static uint32_t place_of(keel_probe *probe, const keel_param *param) {
+    size_t longest = 0;
+    uint32_t order = 0;
+    for (uint32_t id = 0; id < keel_probe_site_count(probe); id++) {
+        const keel_site_info *site = keel_probe_site_info(probe, id);
+        const size_t length = strlen(site->name);
+        if (site->quantity != KEEL_ACTIVATION_GRAD || length <= longest || param->name[length] != '.' ||
+            strncmp(site->name, param->name, length) != 0)
+            continue;
+        longest = length;
+        order = site->order;
+    }
+    return order;
+}
+
+static keel_status add_taps(keel_buckets *made) {
+    for (size_t i = 0; i < made->param_count; i++) {
+        const keel_param *param = &made->params[i];
+        keel_site_info info = {.quantity = KEEL_GRAD_UNREDUCED,
+                               .dtype = KEEL_F32,
+                               .layout = KEEL_LAYOUT_PARTIAL,
+                               .phase = KEEL_PHASE_BACKWARD,
+                               .order = place_of(keel_taps_probe(made->plan.taps), param),
+                               .layer = param->layer,
+                               .ndim = param->ndim,
+                               .numel = param->numel,
+                               .replica_count = 1};
+        for (uint32_t d = 0; d < param->ndim; d++) info.shape[d] = param->shape[d];
+        memcpy(info.name, param->name, sizeof info.name);
+        memcpy(info.module, param->module, sizeof info.module);
+        const keel_status status = keel_taps_add(made->plan.taps, &info, &made->taps[i]);
+        if (status) return status;
+    }
+    return KEEL_OK;
+}
+
+static keel_status add_buckets(keel_buckets *made) {
+    const keel_buckets_plan *plan = &made->plan;
+    size_t size = plan->bucket_bytes / sizeof(float);
+    if (size == 0) size = 1;
+    if (plan->comm->size == 1) return KEEL_OK;
+    const size_t count = (made->numel + size - 1) / size;
+    if (count > MAX_BUCKETS)
+        return keel_fail(KEEL_ERR_CONFIG,
+                         "parallel_config.bucket_bytes: %zu makes %zu buckets of %zu gradients, at most %d",
+                         plan->bucket_bytes, count, made->numel, MAX_BUCKETS);
+    made->buckets = calloc(count, sizeof *made->buckets);
+    if (!made->buckets) return keel_fail(KEEL_ERR_MEMORY, "no memory for %zu gradient buckets", count);
+    for (size_t end = made->numel; end > 0; end = made->buckets[made->bucket_count++].begin) {
+        bucket *here = &made->buckets[made->bucket_count];
+        here->begin = end > size ? end - size : 0;
+        here->count = end - here->begin;
+        char name[64];
+        snprintf(name, sizeof name, "all_reduce.gradient.%zu", made->bucket_count);
+        const keel_status status = keel_collectives_add(plan->collectives,
+                                                        &(keel_collective_plan){.name = name,
+                                                                                .kind = KEEL_ALL_REDUCE,
+                                                                                .when = KEEL_EVERY_STEP,
+                                                                                .dtype = KEEL_F32,
+                                                                                .count = here->count,
+                                                                                .comm = plan->comm,
+                                                                                .op = MPI_SUM},
+                                                        &here->collective);
+        if (status) return status;
+    }
+    return KEEL_OK;
+}
+
+keel_status keel_buckets_open(const keel_buckets_plan *plan, keel_buckets **buckets) {
+    keel_buckets *made = calloc(1, sizeof *made);
+    if (!made) return keel_fail(KEEL_ERR_MEMORY, "no memory for gradients");
+    keel_status status = KEEL_OK;
+    made->plan = *plan;
+    made->params = keel_model_params(plan->model, &made->param_count);
+    made->numel = keel_model_numel(plan->model);
+    made->taps = calloc(made->param_count, sizeof(keel_tap *));
+    made->sum = allocate(made->numel);
+    made->own = plan->accumulation > 1 ? allocate(made->numel) : made->sum;
+    if (!made->taps || !made->sum || !made->own)
+        status = keel_fail(KEEL_ERR_MEMORY, "no memory for gradients: %zu bytes", keel_buckets_bytes(made));
+    if (!status) status = add_taps(made);
+    if (!status) status = add_buckets(made);
+    if (status)
+        keel_buckets_close(made);
+    else
+        *buckets = made;
+    return status;
+}
+
+void keel_buckets_close(keel_buckets *buckets) {
+    if (!buckets) return;
+    if (buckets->own != buckets->sum) free(buckets->own);
+    free(buckets->sum);
+    free(buckets->taps);
+    free(buckets->buckets);
+    free(buckets);
+}
+
+size_t keel_buckets_bytes(const keel_buckets *buckets) {
+    return (buckets->plan.accumulation > 1 ? 2 : 1) * buckets->numel * sizeof(float);
+}
+
+float *keel_buckets_gradient(keel_buckets *buckets) {
+    return buckets->sum;
+}
+
+float *keel_buckets_begin(keel_buckets *buckets, size_t micro) {
+    buckets->micro = micro;
+    buckets->param_left = buckets->param_count;
+    if (micro == 0) {
+        buckets->started = buckets->finished = 0;
+        buckets->status = KEEL_OK;
+    }
+    return buckets->own;
+}
+
+// One pass over a parameter's gradient: shows it (a fault disturbs it here), then adds it to the sum.
+static void take(keel_buckets *buckets, const keel_param *param, keel_tap *tap) {
+    float *own = buckets->own + param->offset;
+    float *restrict sum = buckets->sum + param->offset;
+    const bool first = buckets->micro == 0, add = own != sum;
+    const size_t pieces = (param->numel + PIECE - 1) / PIECE;
+    keel_tap_begin(tap);
+    if (add || tap->busy) {
+#pragma omp parallel for schedule(static) if (pieces > 1)
+        for (size_t k = 0; k < pieces; k++) {
+            const size_t at = k * PIECE, n = param->numel - at < PIECE ? param->numel - at : PIECE;
+            keel_tap_piece(tap, omp_get_thread_num(), own + at, at, n);
+            if (add && first) memcpy(sum + at, own + at, n * sizeof *sum);
+            if (add && !first)
+                for (size_t i = at; i < at + n; i++) sum[i] += own[i];
+        }
+    }
+    keel_tap_end(tap);
+}
+
+static void test_all(keel_buckets *buckets) {
+    bool done = true;
+    while (!buckets->status && done && buckets->finished < buckets->started) {
+        buckets->status = keel_collective_test(buckets->buckets[buckets->finished].collective, &done);
+        if (done) buckets->finished++;
+    }
+}
+
+// Starts the buckets that lie wholly in [begin, numel).
+static void start(keel_buckets *buckets, size_t begin) {
+    while (!buckets->status && buckets->started < buckets->bucket_count &&
+           buckets->buckets[buckets->started].begin >= begin) {
+        const bucket *here = &buckets->buckets[buckets->started];
+        buckets->status = keel_all_reduce_start(here->collective, buckets->sum + here->begin);
+        if (!buckets->status) buckets->started++;
+    }
+    test_all(buckets);
+}
+
+void keel_buckets_ready(void *context, size_t begin) {
+    keel_buckets *buckets = context;
+    while (buckets->param_left > 0 && buckets->params[buckets->param_left - 1].offset >= begin) {
+        const size_t i = --buckets->param_left;
+        take(buckets, &buckets->params[i], buckets->taps[i]);
+    }
+    if (buckets->micro + 1 == buckets->plan.accumulation) start(buckets, begin);
+    keel_poll(keel_taps_probe(buckets->plan.taps));
+}
+
+void keel_buckets_give_up(keel_buckets *buckets) {
+    start(buckets, 0);
+}
+
+keel_status keel_buckets_finish(keel_buckets *buckets, double *waited) {
+    const double since = keel_seconds();
+    while (!buckets->status && buckets->finished < buckets->started)
+        buckets->status = keel_collective_wait(buckets->buckets[buckets->finished++].collective);
+    *waited = keel_seconds() - since;
+    return buckets->status;
+}

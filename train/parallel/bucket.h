@@ -1,0 +1,43 @@
+// The gradient of a step: micro-batches are added up, and as the last one's backward pass makes pieces of the sum
+// final, from the end of the flat buffer to its start, buckets of it are reduced over the data-parallel ranks while the
+// pass goes on.
+//
+//     for each micro-batch:
+//         float *grad = keel_buckets_begin(buckets, micro);
+//         keel_model_forward(..., grad, ...); keel_model_backward(model, keel_buckets_ready, buckets);
+//     keel_buckets_finish(buckets);      keel_buckets_gradient(buckets) is now the sum over micro-batches and ranks
+#ifndef KEEL_TRAIN_PARALLEL_BUCKET_H
+#define KEEL_TRAIN_PARALLEL_BUCKET_H
+
+#include "train/model/model.h"
+#include "train/parallel/collective.h"
+
+typedef struct keel_buckets keel_buckets;
+
+typedef struct keel_buckets_plan {
+    const keel_model *model;
+    size_t accumulation; // micro-batches of a step
+    size_t bucket_bytes;
+    const keel_comm *comm; // data parallel
+    keel_taps *taps;
+    keel_collectives *collectives;
+} keel_buckets_plan;
+
+// Registers grad_unreduced of every parameter (this rank's own, per micro-batch: layout partial) and the collectives of
+// the buckets; none with one rank. Everything in PLAN is borrowed.
+keel_status keel_buckets_open(const keel_buckets_plan *plan, keel_buckets **buckets);
+void keel_buckets_close(keel_buckets *buckets);         // NULL is fine
+size_t keel_buckets_bytes(const keel_buckets *buckets); // allocated
+
+// The buffer [numel, flat] that micro-batch MICRO of the step writes its gradient to.
+float *keel_buckets_begin(keel_buckets *buckets, size_t micro);
+// A keel_grad_ready; its context is the buckets.
+void keel_buckets_ready(void *buckets, size_t begin);
+// Takes part in what is left of the step's reductions with whatever there is, for a rank that cannot go on: the others
+// must not wait for ever.
+void keel_buckets_give_up(keel_buckets *buckets);
+// Waits for all. *WAITED: seconds that the reductions took beyond the backward pass.
+keel_status keel_buckets_finish(keel_buckets *buckets, double *waited);
+float *keel_buckets_gradient(keel_buckets *buckets); // flat, 64-byte aligned
+
+#endif

@@ -1,0 +1,63 @@
+// Every collective of the trainer is in this file: declared once with name, dtype, count and communicator, watched
+// before and after, timed. (The agreement on a failure alone is not: it belongs to no step.)
+#ifndef KEEL_TRAIN_PARALLEL_COLLECTIVE_H
+#define KEEL_TRAIN_PARALLEL_COLLECTIVE_H
+
+#include <mpi.h>
+#include <stdbool.h>
+
+#include "train/model/tap.h"
+#include "train/parallel/mesh.h"
+
+typedef enum keel_collective_kind { KEEL_ALL_REDUCE, KEEL_BROADCAST } keel_collective_kind;
+typedef enum keel_collective_when { KEEL_EVERY_STEP, KEEL_AT_START } keel_collective_when;
+
+typedef struct keel_collective_plan {
+    const char *name; // "all_reduce.gradient.0"; the name of its sites collective_in and collective_out
+    keel_collective_kind kind;
+    keel_collective_when when; // AT_START: outside any step, has no sites
+    keel_dtype dtype;
+    size_t count;
+    const keel_comm *comm; // borrowed
+    MPI_Op op;             // ALL_REDUCE
+    bool whole;            // OP is called on all COUNT elements together, never on pieces
+} keel_collective_plan;
+
+typedef struct keel_collective {
+    keel_collective_plan plan; // its name is a copy
+    size_t bytes;              // of one rank's data
+    uint64_t calls;
+    double seconds; // from start to completion, all calls
+    double waited;  // of these, within keel_collective_wait or the blocking call
+    // private
+    MPI_Datatype type;             // what MPI sends COUNT of, or one of if WHOLE
+    keel_tap *in, *out;            // float32
+    keel_site *in_site, *out_site; // other dtypes: seen, never disturbed
+    void *data;                    // under way
+    double started;
+    MPI_Request request;
+} keel_collective;
+
+typedef struct keel_collectives keel_collectives; // those of this rank, in order of declaration
+
+keel_status keel_collectives_open(keel_taps *taps, keel_collectives **set);
+void keel_collectives_close(keel_collectives *set); // NULL is fine; nothing may be under way
+// Declares a collective and registers its sites: collective_in is this rank's part (layout partial), collective_out a
+// replica.
+keel_status keel_collectives_add(keel_collectives *set, const keel_collective_plan *plan, keel_collective **collective);
+const keel_collective *keel_collectives_get(const keel_collectives *set, size_t index); // NULL beyond the last
+
+// In place over DATA [count]; KEEL_ERR_COMM with MPI's text. With one rank nothing is sent, and nothing observed.
+keel_status keel_all_reduce(keel_collective *collective, void *data);
+keel_status keel_broadcast(keel_collective *collective, void *data); // from rank 0 of the communicator
+// The same, not waited for: DATA is MPI's until keel_collective_wait.
+keel_status keel_all_reduce_start(keel_collective *collective, void *data);
+// Lets MPI move what is under way. *DONE: nothing is left to wait for.
+keel_status keel_collective_test(keel_collective *collective, bool *done);
+keel_status keel_collective_wait(keel_collective *collective);
+
+// Every rank of COMM comes with its own status; all leave with that of the lowest rank that failed, and with its text.
+// Naps while it waits, so that ranks with nothing to do leave the cores to the one that works.
+keel_status keel_agree(const keel_comm *comm, keel_status status);
+
+#endif

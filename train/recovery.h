@@ -1,0 +1,15 @@
+// Which checkpoint a resumed run continues from.
+#ifndef KEEL_TRAIN_RECOVERY_H
+#define KEEL_TRAIN_RECOVERY_H
+
+#include "train/checkpoint.h"
+#include "train/checkpoint_folder.h"
+
+typedef void keel_note(void *context, const char *text); // one line
+
+// Reads the newest checkpoint of FOLDER that is whole into CHECKPOINT; damaged ones are set aside, each with a note.
+// KEEL_ERR_CONFIG, naming the key, if one does not fit the run; KEEL_ERR_NOT_FOUND if none is left.
+keel_status keel_recover(keel_checkpoint_folder *folder, const keel_facts *facts, keel_note *note, void *context,
+                         keel_checkpoint *checkpoint);
+
+#endif

@@ -1,0 +1,53 @@
+#include <inttypes.h>
+
+#include "train/trainer_state.h"
+
+static const char *const kind_names[] = {[KEEL_ALL_REDUCE] = "all-reduce", [KEEL_BROADCAST] = "broadcast"};
+
+static void print_bytes(size_t bytes, char *text, size_t size) {
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    double value = (double)bytes;
+    size_t unit = 0;
+    for (; value >= 1024 && unit + 1 < sizeof units / sizeof units[0]; unit++) value /= 1024;
+    snprintf(text, size, unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
+}
+
+static void print_collectives(const keel_trainer *trainer, keel_collective_when when, FILE *out) {
+    size_t bytes = 0, count = 0;
+    char text[32];
+    for (size_t i = 0; keel_collectives_get(trainer->collectives, i); i++) {
+        const keel_collective *collective = keel_collectives_get(trainer->collectives, i);
+        const keel_collective_plan *plan = &collective->plan;
+        if (plan->when != when) continue;
+        print_bytes(collective->bytes, text, sizeof text);
+        fprintf(out, "  %-26s %-11s %12zu  %-8s %11s  %s (%d ranks)\n", plan->name, kind_names[plan->kind], plan->count,
+                keel_dtype_name(plan->dtype), text, plan->comm->name, plan->comm->size);
+        bytes += collective->bytes;
+        count++;
+    }
+    print_bytes(bytes, text, sizeof text);
+    fprintf(out, "  %zu collectives, %s of each rank\n", count, text);
+}
+
+void keel_trainer_print_structure(const keel_trainer *trainer, FILE *out) {
+    const keel_loader_plan *plan = &trainer->loader.plan;
+    keel_model_print(trainer->model, out);
+    fprintf(out,
+            "\nmesh: data_parallel %" PRIu32 " x model_parallel %" PRIu32 " x pipeline_stage %" PRIu32
+            "\nstep: %zu micro-batches of %zu sequences of %zu tokens on each data-parallel rank\n",
+            trainer->mesh.dp, trainer->mesh.tp, trainer->mesh.pp, plan->accumulation, plan->batch_size,
+            plan->seq_length);
+    char model[32], grad[32], states[32];
+    print_bytes(keel_model_bytes(trainer->model), model, sizeof model);
+    print_bytes(keel_buckets_bytes(trainer->buckets), grad, sizeof grad);
+    print_bytes(keel_optimizer_bytes(trainer->optimizer), states, sizeof states);
+    fprintf(out, "memory of a rank: model and activations %s, gradients %s, optimizer %s\n", model, grad, states);
+    if (trainer->mesh.world.size == 1) {
+        fprintf(out, "\ncollectives: none, with one rank\n");
+        return;
+    }
+    fprintf(out, "\ncollectives of every step, in order (name, operation, elements, dtype, bytes, communicator):\n");
+    print_collectives(trainer, KEEL_EVERY_STEP, out);
+    fprintf(out, "\ncollectives at the start:\n");
+    print_collectives(trainer, KEEL_AT_START, out);
+}

@@ -1,0 +1,225 @@
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "train/clock.h"
+#include "train/mix.h"
+#include "train/pretrained.h"
+#include "train/trainer_state.h"
+
+// What a step finds out on its way.
+typedef struct outcome {
+    double control[KEEL_CONTROL_COUNT];
+    double loss_max; // of this rank
+    double grad_norm, lr, clip_factor, waited;
+    bool skipped;
+    uint32_t flags;
+} outcome;
+
+// ---- faults ----
+
+static bool fault_due(const keel_fault_config *fault, keel_fault_kind kind, uint64_t step) {
+    return fault->kind == (int)kind && step >= (uint64_t)fault->step &&
+           step - (uint64_t)fault->step < (uint64_t)fault->steps;
+}
+
+static void spoil_batch(const keel_trainer *trainer, uint64_t step, size_t micro) {
+    const keel_train_config *config = trainer->config;
+    const size_t count = (size_t)(config->runner.batch_size * (config->model.seq_length + 1));
+    for (size_t f = 0; f < config->fault_count; f++) {
+        const keel_fault_config *fault = &config->faults[f];
+        if (!fault_due(fault, KEEL_FAULT_GARBAGE_BATCH, step)) continue;
+        if (fault->rank >= 0 && fault->rank != trainer->mesh.world.rank) continue;
+        const uint64_t key =
+            keel_mix(keel_mix((uint64_t)config->runner.seed, step), (uint64_t)trainer->mesh.world.rank << 32 | micro);
+        for (size_t i = 0; i < count; i++)
+            trainer->tokens[i] = (uint32_t)(keel_mix(key, i) % (uint64_t)config->model.vocab_size);
+    }
+}
+
+static double learning_rate(const keel_trainer *trainer, uint64_t step, uint64_t update) {
+    const keel_train_config *config = trainer->config;
+    double lr = keel_lr_at(&config->lr, update);
+    for (size_t f = 0; f < config->fault_count; f++)
+        if (fault_due(&config->faults[f], KEEL_FAULT_LEARNING_RATE, step)) lr *= config->faults[f].factor;
+    return lr;
+}
+
+// ---- one step ----
+
+static keel_status micro_batch(keel_trainer *trainer, uint64_t step, size_t micro, double scale, double *loss) {
+    keel_micro_begin(trainer->probe, (uint32_t)micro);
+    keel_status status = keel_loader_next(&trainer->loader, trainer->tokens);
+    if (status) return status;
+    spoil_batch(trainer, step, micro);
+    float *grad = keel_buckets_begin(trainer->buckets, micro);
+    status = keel_model_forward(trainer->model, trainer->tokens, scale, grad, loss);
+    keel_poll(trainer->probe);
+    if (!status) status = keel_model_backward(trainer->model, keel_buckets_ready, trainer->buckets);
+    return status;
+}
+
+// Sum over ranks and micro-batches of loss and gradient. A rank that fails still takes part in the reductions.
+static keel_status forward_backward(keel_trainer *trainer, uint64_t step, outcome *out) {
+    const keel_runner_config *runner = &trainer->config->runner;
+    const size_t accumulation = (size_t)runner->gradient_accumulation_steps;
+    const double rows = (double)(runner->batch_size * trainer->config->model.seq_length);
+    const double tokens = rows * (double)accumulation * trainer->mesh.dp;
+    double sum = 0;
+    out->loss_max = -INFINITY;
+    keel_status status = KEEL_OK;
+    for (size_t micro = 0; !status && micro < accumulation; micro++) {
+        double loss = 0;
+        status = micro_batch(trainer, step, micro, 1 / tokens, &loss);
+        sum += loss;
+        const double mean = loss / rows;
+        if (isnan(mean) || mean > out->loss_max) out->loss_max = mean;
+    }
+    if (status) keel_buckets_give_up(trainer->buckets);
+    const keel_status reduced = keel_buckets_finish(trainer->buckets, &out->waited);
+    out->control[KEEL_CONTROL_LOSS_SUM] = sum;
+    return status ? status : reduced;
+}
+
+static void fill_control(keel_trainer *trainer, keel_status status, outcome *out) {
+    double *control = out->control;
+    const int rank = trainer->mesh.world.rank;
+    control[KEEL_CONTROL_LOSS_MAX] = out->loss_max;
+    control[KEEL_CONTROL_LOSS_RANK] = rank;
+    control[KEEL_CONTROL_NONFINITE] = !isfinite(out->grad_norm) || !isfinite(control[KEEL_CONTROL_LOSS_SUM]);
+    control[KEEL_CONTROL_FAILED] = status != KEEL_OK;
+    control[KEEL_CONTROL_STOP] = atomic_load(&trainer->stop);
+    control[KEEL_CONTROL_CRITICALS] = rank == 0 ? keel_probe_health(trainer->probe).open_criticals : 0;
+}
+
+static void update_weights(keel_trainer *trainer, uint64_t step, outcome *out) {
+    const keel_wrapper_config *wrapper = &trainer->config->wrapper;
+    keel_progress *progress = &trainer->progress;
+    out->lr = learning_rate(trainer, step, progress->update + 1);
+    if (out->skipped) {
+        progress->skipped_in_row++;
+        keel_optimizer_skip(trainer->optimizer);
+        return;
+    }
+    out->clip_factor = wrapper->use_clip_grad ? keel_clip_factor(out->grad_norm, wrapper->max_grad_norm) : 1;
+    progress->skipped_in_row = 0;
+    progress->update++;
+    keel_optimizer_step(trainer->optimizer, keel_buckets_gradient(trainer->buckets),
+                        &(keel_update){.lr = out->lr, .clip_factor = out->clip_factor, .update = progress->update});
+}
+
+static void set_scalar(const keel_trainer *trainer, keel_trainer_scalar scalar, double value) {
+    keel_scalar_set(trainer->probe, trainer->scalars[scalar], value);
+}
+
+static void end_step(keel_trainer *trainer, keel_step *end, const outcome *out, double began) {
+    const keel_loader_plan *plan = &trainer->loader.plan;
+    const uint64_t samples = (uint64_t)plan->batch_size * plan->accumulation * plan->dp_size;
+    const double tokens = (double)samples * (double)plan->seq_length;
+    const double loss = out->control[KEEL_CONTROL_LOSS_SUM] / tokens;
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    end->update = trainer->progress.update;
+    end->samples = trainer->progress.samples = trainer->loader.position;
+    end->last_batch = keel_loader_batch(&trainer->loader) - 1;
+    end->time_unix = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+    end->seconds = keel_seconds() - began;
+    const double speed = tokens / end->seconds;
+
+    set_scalar(trainer, KEEL_SCALAR_LOSS, loss);
+    set_scalar(trainer, KEEL_SCALAR_LOSS_MAX, out->loss_max);
+    set_scalar(trainer, KEEL_SCALAR_PERPLEXITY, exp(loss));
+    set_scalar(trainer, KEEL_SCALAR_LR, out->lr);
+    set_scalar(trainer, KEEL_SCALAR_GRAD_NORM, out->grad_norm);
+    if (!out->skipped) set_scalar(trainer, KEEL_SCALAR_CLIP_FACTOR, out->clip_factor);
+    set_scalar(trainer, KEEL_SCALAR_TOKENS_PER_SECOND, speed);
+    set_scalar(trainer, KEEL_SCALAR_REDUCE_WAIT, out->waited);
+    keel_step_end(trainer->probe, end);
+    if (trainer->report.step) trainer->report.step(trainer->report.context, end, loss, out->grad_norm, out->lr, speed);
+}
+
+static bool checkpoint_due(const keel_trainer *trainer) {
+    const int64_t interval = trainer->config->checkpoint.save_interval;
+    return interval > 0 && trainer->progress.step % (uint64_t)interval == 0;
+}
+
+static keel_status run_step(keel_trainer *trainer, outcome *out) {
+    *out = (outcome){0};
+    const double began = keel_seconds();
+    keel_progress *progress = &trainer->progress;
+    const uint64_t step = ++progress->step;
+    keel_step end = {.step = step, .first_batch = keel_loader_batch(&trainer->loader)};
+    if (keel_loader_at_epoch(&trainer->loader)) end.flags |= KEEL_STEP_EPOCH;
+    if (trainer->resumed_step && step == trainer->resumed_step + 1) end.flags |= KEEL_STEP_RESUMED;
+    if (checkpoint_due(trainer)) end.flags |= KEEL_STEP_CHECKPOINT;
+    keel_step_begin(trainer->probe, step);
+    if (keel_taps_arm(trainer->taps, step)) end.flags |= KEEL_STEP_FAULT;
+
+    keel_status status = forward_backward(trainer, step, out);
+    if (!status) out->grad_norm = keel_optimizer_grad_norm(trainer->optimizer, keel_buckets_gradient(trainer->buckets));
+    fill_control(trainer, status, out);
+    const keel_status told = keel_all_reduce(trainer->control, out->control);
+    if (told) return told;
+    if (out->control[KEEL_CONTROL_FAILED] > 0) return keel_agree(&trainer->mesh.world, status);
+
+    out->skipped = out->control[KEEL_CONTROL_NONFINITE] > 0;
+    if (out->skipped) end.flags |= KEEL_STEP_SKIPPED;
+    update_weights(trainer, step, out);
+    end_step(trainer, &end, out, began);
+    return KEEL_OK;
+}
+
+// ---- the run ----
+
+static keel_status diverged(const keel_trainer *trainer, const outcome *out) {
+    const uint64_t step = trainer->progress.step, in_row = trainer->progress.skipped_in_row;
+    (void)keel_probe_drain(trainer->probe); // the store shall hold the steps that led here
+    if (!isfinite(out->control[KEEL_CONTROL_LOSS_MAX]))
+        return keel_fail(KEEL_ERR_DIVERGED,
+                         "stopped at step %" PRIu64 ": the loss was not finite, first on rank %d, and the last %" PRIu64
+                         " updates were skipped",
+                         step, (int)out->control[KEEL_CONTROL_LOSS_RANK], in_row);
+    return keel_fail(KEEL_ERR_DIVERGED,
+                     "stopped at step %" PRIu64 ": the gradient norm was %g, and the last %" PRIu64
+                     " updates were skipped",
+                     step, out->grad_norm, in_row);
+}
+
+static keel_status finish_run(keel_trainer *trainer, bool complete, bool critical_open) {
+    if (trainer->config->checkpoint.save_interval > 0 && trainer->saved_step != trainer->progress.step)
+        keel_trainer_save(trainer, critical_open);
+    const keel_comm *world = &trainer->mesh.world;
+    if (!complete) keel_trainer_note(trainer, "stopped after step %" PRIu64, trainer->progress.step);
+    keel_status status = KEEL_OK;
+    if (complete && world->rank == 0) {
+        char *path;
+        if (asprintf(&path, "%s/model.safetensors", trainer->config->runner.output_dir) < 0)
+            return keel_agree(world, keel_fail(KEEL_ERR_MEMORY, "no memory for a path"));
+        status = keel_pretrained_save(path, trainer->model);
+        if (!status) keel_trainer_note(trainer, "trained model: %s", path);
+        free(path);
+    }
+    return keel_agree(world, status);
+}
+
+keel_status keel_trainer_run(keel_trainer *trainer) {
+    const keel_runner_config *runner = &trainer->config->runner;
+    if (trainer->resumed_step) {
+        const keel_status status =
+            keel_agree(&trainer->mesh.world, keel_probe_load(trainer->probe, trainer->resumed_step, trainer->monitor,
+                                                             trainer->monitor_bytes));
+        if (status) return status;
+    }
+    outcome out = {0};
+    bool stopping = false;
+    while (!stopping && trainer->progress.update < (uint64_t)runner->steps) {
+        const keel_status status = run_step(trainer, &out);
+        if (status) return status;
+        if (trainer->progress.skipped_in_row >= (uint64_t)runner->stop_after_skipped) return diverged(trainer, &out);
+        keel_trainer_judge_checkpoints(trainer);
+        stopping = out.control[KEEL_CONTROL_STOP] > 0;
+        if (checkpoint_due(trainer)) keel_trainer_save(trainer, out.control[KEEL_CONTROL_CRITICALS] > 0);
+    }
+    return finish_run(trainer, !stopping, out.control[KEEL_CONTROL_CRITICALS] > 0);
+}

@@ -1,0 +1,56 @@
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "train/atomic_file.h"
+#include "train/trainer_state.h"
+
+static keel_status write_checkpoint(keel_trainer *trainer, const keel_checkpoint *checkpoint) {
+    const keel_checkpoint_config *config = &trainer->config->checkpoint;
+    const keel_checkpoint_entry entry = {.step = checkpoint->progress.step};
+    keel_status status = keel_make_folders(trainer->folder.path);
+    if (status) return status;
+    char *path = keel_checkpoint_folder_path(&trainer->folder, &entry);
+    if (!path) return keel_fail(KEEL_ERR_MEMORY, "%s: no memory", trainer->folder.path);
+    status = keel_checkpoint_write(path, checkpoint, &trainer->facts);
+    free(path);
+    if (!status) status = keel_checkpoint_folder_add(&trainer->folder, entry.step);
+    if (!status)
+        status = keel_checkpoint_folder_prune(&trainer->folder, (size_t)config->keep, (size_t)config->keep_healthy);
+    return status;
+}
+
+static void save_on_rank_0(keel_trainer *trainer, bool critical_open) {
+    keel_checkpoint checkpoint = {
+        .model = trainer->model, .optimizer = trainer->optimizer, .progress = trainer->progress};
+    const uint64_t step = trainer->progress.step;
+    char name[KEEL_SITE_NAME_BYTES + 32];
+    if (critical_open || keel_probe_health(trainer->probe).open_criticals) {
+        keel_trainer_note(trainer, "no checkpoint at step %" PRIu64 ": a critical incident is open", step);
+        return;
+    }
+    if (keel_checkpoint_nonfinite(&checkpoint, name)) {
+        keel_trainer_note(trainer, "no checkpoint at step %" PRIu64 ": %s holds a NaN or Inf", step, name);
+        return;
+    }
+    if (keel_probe_save(trainer->probe, &checkpoint.monitor, &checkpoint.monitor_bytes))
+        keel_trainer_note(trainer, "checkpoint at step %" PRIu64 " without the monitor's state: %s", step,
+                          keel_error());
+    if (write_checkpoint(trainer, &checkpoint))
+        keel_trainer_note(trainer, "checkpoint at step %" PRIu64 " failed, training goes on: %s", step, keel_error());
+    free(checkpoint.monitor);
+}
+
+void keel_trainer_save(keel_trainer *trainer, bool critical_open) {
+    trainer->saved_step = trainer->progress.step;
+    // So that the detectors have judged this very step. All ranks know alike whether it is worth the wait.
+    if (!critical_open && keel_probe_drain(trainer->probe))
+        keel_trainer_note(trainer, "the monitor could not catch up before the checkpoint: %s", keel_error());
+    if (trainer->mesh.world.rank == 0) save_on_rank_0(trainer, critical_open);
+}
+
+void keel_trainer_judge_checkpoints(keel_trainer *trainer) {
+    if (trainer->mesh.world.rank != 0) return;
+    const keel_health health = keel_probe_health(trainer->probe);
+    if (keel_checkpoint_folder_judge(&trainer->folder, &health))
+        keel_trainer_note(trainer, "a checkpoint could not be marked healthy: %s", keel_error());
+}

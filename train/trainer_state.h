@@ -1,0 +1,73 @@
+// Inside the trainer: what keel_trainer holds.
+#ifndef KEEL_TRAIN_TRAINER_STATE_H
+#define KEEL_TRAIN_TRAINER_STATE_H
+
+#include <stdatomic.h>
+
+#include "train/checkpoint.h"
+#include "train/checkpoint_folder.h"
+#include "train/data/loader.h"
+#include "train/parallel/bucket.h"
+#include "train/parallel/mesh.h"
+#include "train/trainer.h"
+
+// What one small reduction tells all ranks at the end of a step.
+typedef enum keel_control {
+    KEEL_CONTROL_LOSS_SUM,  // sum of cross entropy
+    KEEL_CONTROL_LOSS_MAX,  // greatest mean loss of a micro-batch; NaN counts as greatest
+    KEEL_CONTROL_LOSS_RANK, // its rank
+    KEEL_CONTROL_NONFINITE, // 1: the loss or the gradient norm is not finite on some rank
+    KEEL_CONTROL_FAILED,    // 1: some rank cannot go on
+    KEEL_CONTROL_STOP,      // 1: some rank was asked to stop
+    KEEL_CONTROL_CRITICALS, // critical incidents open on rank 0, so that all ranks judge alike
+    KEEL_CONTROL_COUNT
+} keel_control;
+
+typedef enum keel_trainer_scalar {
+    KEEL_SCALAR_LOSS,
+    KEEL_SCALAR_LOSS_MAX,
+    KEEL_SCALAR_PERPLEXITY,
+    KEEL_SCALAR_LR,
+    KEEL_SCALAR_GRAD_NORM,
+    KEEL_SCALAR_CLIP_FACTOR,
+    KEEL_SCALAR_TOKENS_PER_SECOND,
+    KEEL_SCALAR_REDUCE_WAIT,
+    KEEL_SCALAR_TRAINER_COUNT
+} keel_trainer_scalar;
+
+struct keel_trainer {
+    const keel_train_config *config;
+    keel_probe *probe;
+    keel_trainer_report report; // empty on ranks other than 0
+    keel_mesh mesh;
+    keel_taps *taps;
+    keel_model *model;
+    keel_optimizer *optimizer;
+    keel_collectives *collectives;
+    keel_collective *control;
+    MPI_Op control_op;
+    keel_buckets *buckets;
+    keel_sequences own_sequences; // shards opened here; zeros where the caller gave its own
+    keel_loader loader;
+    uint32_t *tokens; // [B, T + 1]
+    keel_facts facts;
+    keel_checkpoint_folder folder; // on rank 0
+    keel_progress progress;
+    void *monitor; // its state from the checkpoint, until the run starts; NULL: none
+    size_t monitor_bytes;
+    uint64_t resumed_step;
+    uint64_t saved_step; // of the last checkpoint that was written or tried
+    uint32_t scalars[KEEL_SCALAR_TRAINER_COUNT];
+    atomic_bool stop;
+};
+
+// One line to the caller's report, if there is anyone.
+void keel_trainer_note(const keel_trainer *trainer, const char *format, ...) KEEL_PRINTF(2, 3);
+
+// Writes a checkpoint of the present state, unless something speaks against it, which is then noted. Training never
+// stops for it. Collective.
+void keel_trainer_save(keel_trainer *trainer, bool critical_open);
+// Gives marks of health. Once a step.
+void keel_trainer_judge_checkpoints(keel_trainer *trainer);
+
+#endif
