@@ -84,6 +84,10 @@ static inline void keel_block_add(keel_block *block, const void *data, size_t n)
 }
 KEEL_API void keel_block_end(keel_block *block);
 
+// Between two steps: while paused, steps are not recorded and every site costs what a disabled one costs. The same on
+// all ranks.
+KEEL_API void keel_probe_set_paused(keel_probe *probe, bool paused);
+
 // The scale of the half group at this site from now on (the loss scale, ...); 1 unless set.
 KEEL_API void keel_site_set_scale(keel_site *site, double scale);
 

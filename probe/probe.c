@@ -29,6 +29,7 @@ struct keel_probe {
     uint32_t rank;
     bool started;
     bool has_backend;
+    bool paused;
     keel_backend backend;
     keel_frame *frame; // of the present step; NULL between steps and where nothing is recorded
     keel_stats *records;
@@ -212,7 +213,7 @@ static void set_group(const keel_probe *probe, schedule_group *group, take wante
 void keel_step_begin(keel_probe *probe, uint64_t step) {
     if (!probe->started || !probe->has_backend) return;
     probe->micro = 0;
-    probe->frame = probe->backend.frame_begin(probe->backend.context, step);
+    probe->frame = probe->paused ? NULL : probe->backend.frame_begin(probe->backend.context, step);
     if (probe->frame) {
         probe->records = keel_frame_stats(probe->frame);
         probe->scalar_values = keel_frame_scalars(probe->frame);
@@ -290,6 +291,10 @@ void keel_block_end(keel_block *block) {
     block->site = NULL;
 }
 
+void keel_probe_set_paused(keel_probe *probe, bool paused) {
+    probe->paused = paused;
+}
+
 void keel_site_set_scale(keel_site *site, double scale) {
     ((keel_site_entry *)site)->params.scale = scale;
 }
@@ -305,7 +310,7 @@ static void seal(const keel_probe *probe, keel_stats *record, const keel_site_in
 }
 
 void keel_step_end(keel_probe *probe, const keel_step *step) {
-    if (!probe->started || !probe->has_backend) return;
+    if (!probe->started || !probe->has_backend || probe->paused) return;
     keel_frame *frame = probe->frame;
     if (frame) {
         frame->step = *step;

@@ -14,6 +14,7 @@
 #include "configs/train_config.h"
 #include "tools/assemble.h"
 #include "tools/log.h"
+#include "train/parallel/affinity.h"
 #include "train/tensor/blas.h"
 #include "train/trainer.h"
 
@@ -210,7 +211,7 @@ static void print_note(void *context, const char *text) {
     fflush(stdout);
 }
 
-static keel_status train(const arguments *args, bool threaded) {
+static keel_status train(const arguments *args, const keel_affinity *affinity, bool threaded) {
     keel_train_config *config = NULL;
     keel_monitor_config *monitor = NULL;
     keel_assembly *assembly = NULL;
@@ -254,8 +255,9 @@ static keel_status train(const arguments *args, bool threaded) {
     }
     if ((status = agree(keel_probe_start(probe)))) goto done;
     if (rank == 0) {
-        char *blas = keel_blas_describe();
-        printf("%s\n", blas ? blas : keel_error());
+        char *blas = keel_blas_describe(), sharing[256];
+        keel_affinity_describe(affinity, sharing, sizeof sharing);
+        printf("%s; %s\n", blas ? blas : keel_error(), sharing);
         free(blas);
         if (monitor) printf("monitor: %s -> %s\n", keel_assembly_describe(assembly), keel_assembly_directory(assembly));
         fflush(stdout);
@@ -313,8 +315,10 @@ int main(int argc, char **argv) {
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     keel_log_to_stderr("keel-train", size > 1 ? rank : -1);
 
-    keel_status status = agree(keel_blas_check());
-    if (!status) status = train(&args, provided == MPI_THREAD_MULTIPLE);
+    keel_affinity affinity;
+    keel_status status = agree(keel_affinity_share(MPI_COMM_WORLD, &affinity));
+    if (!status) status = agree(keel_blas_check());
+    if (!status) status = train(&args, &affinity, provided == MPI_THREAD_MULTIPLE);
     code = exit_code(status);
     MPI_Finalize();
 done:
