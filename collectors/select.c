@@ -12,7 +12,7 @@ typedef struct entry {
     bool quantities[KEEL_QUANTITY_COUNT];
     pcre2_code *sites; // NULL: all
     pcre2_match_data *match;
-    uint64_t matched, replicas, per_micro; // sites found, and what they could give
+    uint64_t matched, replicas, per_micro; // sites found, and what they are
 } entry;
 
 // The node of item I of LIST, which may be one scalar for a list of one.
@@ -82,7 +82,7 @@ static void plan_site(entry *e, const keel_site_info *site, keel_site_plan *plan
     const keel_select_config *config = e->config;
     const bool replica = site->replica_count > 1, micro = keel_quantity_get(site->quantity)->per_micro;
     e->matched++;
-    e->replicas += replica;
+    e->replicas += site->layout == KEEL_LAYOUT_REPLICA;
     e->per_micro += micro;
     if (!config->enabled) {
         *plan = (keel_site_plan){0};

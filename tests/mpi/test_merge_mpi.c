@@ -1,0 +1,267 @@
+// One reduction of a frame over MPI: a tensor in parts merges to the statistics of the whole, whatever the number of
+// ranks.
+#include <math.h>
+#include <stdlib.h>
+
+#include "collectors/helper_thread.h"
+#include "collectors/mpi/merge_mpi.h"
+#include "tests/mpi/mpi_check.h"
+
+static keel_merge merge;
+
+static uint64_t random_state;
+
+static uint64_t next_random(void) { // xorshift64, Marsaglia 2003: the same values on every rank
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    random_state ^= random_state << 17;
+    return random_state;
+}
+
+static void make_tensor(float *values, size_t n, uint64_t seed) {
+    random_state = 88172645463325252u + seed;
+    for (size_t i = 0; i < n; i++) {
+        const double uniform = (double)(next_random() >> 11) * 0x1p-53;
+        values[i] = (float)((uniform - 0.4) * exp2((double)(next_random() % 40) - 20));
+        if (next_random() % 50 == 0) values[i] = 0;
+    }
+}
+
+static keel_frame *new_frame(uint32_t scalars, uint32_t sites) {
+    void *memory = aligned_alloc(64, (keel_frame_bytes(scalars, sites, 0, 0) + 63) / 64 * 64);
+    CHECK(memory);
+    return keel_frame_init(memory, scalars, sites, 0, 0);
+}
+
+static void drive(void) {
+    for (bool done = false; !done;) {
+        CHECK(merge.test(merge.context, &done) == KEEL_OK);
+        if (!done) keel_nap(50000);
+    }
+}
+
+static void reduce(keel_frame *frame) {
+    CHECK(merge.reduce(merge.context, frame, keel_frame_bytes(frame->scalar_count, frame->site_count, 0, 0)) ==
+          KEEL_OK);
+    drive();
+}
+
+static const keel_stats_params everything = {.fields = KEEL_FIELDS_ALL, .eps = 1e-4, .scale = 1024};
+
+static void observe_part(keel_frame *frame, uint32_t site, const float *values, size_t n) {
+    keel_stats *stats = &keel_frame_stats(frame)[site];
+    keel_stats_observe(stats, &everything, KEEL_F32, values, n);
+    keel_stats_seal_rank(stats, (uint32_t)check_rank, 0, 1);
+}
+
+static void check_whole(const keel_stats *merged, const float *values, size_t n) {
+    keel_stats whole;
+    keel_stats_clear(&whole);
+    keel_stats_observe(&whole, &everything, KEEL_F32, values, n);
+    CHECK(merged->n == whole.n && merged->zeros == whole.zeros && merged->near_zeros == whole.near_zeros);
+    CHECK(merged->nans == whole.nans && merged->pos_infs == whole.pos_infs && merged->neg_infs == whole.neg_infs);
+    CHECK(merged->subnormals == whole.subnormals && merged->checksum == whole.checksum);
+    CHECK(merged->min == whole.min && merged->max == whole.max && merged->abs_min == whole.abs_min);
+    CHECK(merged->fp16_flush == whole.fp16_flush && merged->fp16_subnormal == whole.fp16_subnormal);
+    CHECK(merged->fp16_overflow == whole.fp16_overflow);
+    CHECK(merged->not_bf16 == whole.not_bf16 && merged->not_fp16 == whole.not_fp16);
+    CHECK(merged->not_tf32 == whole.not_tf32 && merged->fields == whole.fields);
+    double magnitudes = 0;
+    for (size_t i = 0; i < n; i++) magnitudes += isfinite(values[i]) ? fabs((double)values[i]) : 0;
+    CHECK(fabs(merged->sum - whole.sum) <= 1e-12 * magnitudes);
+    CHECK(fabs(merged->sum_sq - whole.sum_sq) <= 1e-12 * whole.sum_sq);
+    CHECK(fabs(merged->m2 - whole.m2) <= 1e-12 * whole.sum_sq);
+}
+
+// Parts of unequal length, among them empty ones.
+static size_t cut(size_t n, int rank) {
+    return n * (size_t)(rank * rank) / (size_t)(check_size * check_size);
+}
+
+static void test_parts_merge_to_the_whole(void) {
+    enum { SITES = 3000, N_MAX = 5000 }; // a frame of several times any eager or pipeline limit
+    static float values[N_MAX];
+    keel_frame *frame = new_frame(0, SITES);
+    for (int round = 0; round < 3; round++) {
+        keel_frame_clear(frame);
+        for (uint32_t s = 0; s < SITES; s++) {
+            const size_t n = s % 100 == 0 ? N_MAX : s % 37;
+            make_tensor(values, n, s);
+            if (s % 7 == 3 && n > 10) values[n / 2] = NAN;
+            if (s % 11 == 3 && n > 10) values[n - 1] = -INFINITY;
+            const size_t begin = cut(n, check_rank), end = cut(n, check_rank + 1);
+            observe_part(frame, s, values + begin, end - begin);
+        }
+        reduce(frame);
+        for (uint32_t s = 0; check_rank == 0 && s < SITES; s++) {
+            const size_t n = s % 100 == 0 ? N_MAX : s % 37;
+            make_tensor(values, n, s);
+            if (s % 7 == 3 && n > 10) values[n / 2] = NAN;
+            if (s % 11 == 3 && n > 10) values[n - 1] = -INFINITY;
+            check_whole(&keel_frame_stats(frame)[s], values, n);
+            CHECK(keel_frame_stats(frame)[s].rank_parts == (uint32_t)check_size);
+        }
+    }
+    free(frame);
+    check_say("parts merge to the whole");
+}
+
+static void test_owners(void) {
+    enum { EQUAL, RISING, SICK, SITES };
+    keel_frame *frame = new_frame(0, SITES);
+    const float one = 1, rising = (float)(check_rank + 1), sick = check_rank > 0 ? NAN : 1;
+    observe_part(frame, EQUAL, &one, 1);
+    observe_part(frame, RISING, &rising, 1);
+    observe_part(frame, SICK, &sick, 1);
+    reduce(frame);
+    if (check_rank == 0) {
+        const keel_stats *stats = keel_frame_stats(frame);
+        CHECK(stats[EQUAL].rank_low == 0 && stats[EQUAL].rank_high == 0); // ties: the lowest
+        CHECK(stats[RISING].rank_low == 0 && stats[RISING].rank_high == (uint32_t)check_size - 1);
+        CHECK(stats[RISING].norm_low == 1 && stats[RISING].norm_high == check_size);
+        CHECK(stats[RISING].log_norm_ranks == (uint32_t)check_size);
+        CHECK(stats[SICK].rank_nonfinite == (check_size > 1 ? 1 : KEEL_RANK_NONE));
+        CHECK(stats[SICK].nans == (uint64_t)check_size - 1);
+        CHECK(stats[EQUAL].rank_nonfinite == KEEL_RANK_NONE);
+    }
+    free(frame);
+    check_say("owners, ties to the lowest rank");
+}
+
+// Every rank holds a copy; that of BAD (-1: none) has one bit flipped.
+static void check_replicas(int bad) {
+    enum { N = 1000 };
+    float values[N];
+    make_tensor(values, N, 5);
+    keel_frame *frame = new_frame(0, 1);
+    keel_stats *stats = keel_frame_stats(frame);
+    uint32_t bits;
+    memcpy(&bits, &values[700], sizeof bits);
+    bits ^= check_rank == bad;
+    memcpy(&values[700], &bits, sizeof bits);
+    keel_stats_observe(stats, &everything, KEEL_F32, values, N);
+    keel_stats_seal_rank(stats, (uint32_t)check_rank, (uint32_t)check_rank, (uint32_t)check_size);
+    reduce(frame);
+    if (check_rank == 0) {
+        CHECK(stats->n == N);
+        if (bad != 0) check_whole(stats, values, N);
+        CHECK((stats->replica_residual != 0) == (bad >= 0 && check_size > 1));
+    }
+    free(frame);
+}
+
+static void test_replicas_count_once(void) {
+    for (int bad = -1; bad < check_size; bad++) check_replicas(bad);
+    check_say("replicas count once, one that differs is seen");
+}
+
+static void test_scalars_and_flags(void) {
+    enum { FIRST, MAX, SUM, LAST_RANK_ONLY, SCALARS };
+    keel_frame *frame = new_frame(SCALARS, 0);
+    keel_scalar_value *scalars = keel_frame_scalars(frame);
+    const uint32_t rank = (uint32_t)check_rank, size = (uint32_t)check_size;
+    scalars[FIRST] = (keel_scalar_value){10.0 + rank, rank, KEEL_SCALAR_FIRST};
+    scalars[MAX] = (keel_scalar_value){rank == size - 1 ? (double)NAN : rank, rank, KEEL_SCALAR_MAX};
+    scalars[SUM] = (keel_scalar_value){1, rank, KEEL_SCALAR_SUM};
+    scalars[LAST_RANK_ONLY].merge = KEEL_SCALAR_FIRST;
+    if (rank == size - 1) scalars[LAST_RANK_ONLY] = (keel_scalar_value){3, rank, KEEL_SCALAR_FIRST};
+    frame->step.flags = rank == size - 1 ? KEEL_STEP_DROPPED : 0;
+    frame->step.seconds = rank;
+    reduce(frame);
+    if (rank == 0) {
+        CHECK(scalars[FIRST].value == 10 && scalars[FIRST].owner == 0);
+        CHECK(isnan(scalars[MAX].value) && scalars[MAX].owner == size - 1);
+        CHECK(scalars[SUM].value == size);
+        CHECK(scalars[LAST_RANK_ONLY].value == 3 && scalars[LAST_RANK_ONLY].owner == size - 1);
+        CHECK(frame->step.flags == KEEL_STEP_DROPPED && frame->step.seconds == size - 1);
+    }
+    free(frame);
+    check_say("scalars and flags");
+}
+
+static void test_orders_reach_everyone(void) {
+    for (uint64_t i = 1; i <= 100; i++) {
+        keel_merge_order order = {0};
+        if (check_rank == 0) order = (keel_merge_order){KEEL_MERGE_SKIP, i, 1000 * i};
+        CHECK(merge.announce(merge.context, &order) == KEEL_OK);
+        drive();
+        CHECK(order.action == KEEL_MERGE_SKIP && order.sequence == i && order.step == 1000 * i);
+    }
+    check_say("orders reach everyone");
+}
+
+enum { AGREE_SITES = 200 };
+
+// What the last rank does otherwise than the others.
+typedef enum oddity { NONE, NAME, SHAPE, ONE_MORE, ONE_LESS, PLAN, SCALAR, NOT_STARTED } oddity;
+
+static keel_status agree_with(oddity last) {
+    const oddity mine = check_rank == check_size - 1 ? last : NONE;
+    keel_probe *probe;
+    CHECK(keel_probe_open((uint32_t)check_rank, &probe) == KEEL_OK);
+    const uint32_t sites = mine == ONE_MORE ? AGREE_SITES + 1 : mine == ONE_LESS ? AGREE_SITES - 1 : AGREE_SITES;
+    for (uint32_t s = 0; s < sites; s++) {
+        keel_site_info info = {.ndim = 2, .shape = {4, 8}, .numel = 32, .phase = KEEL_PHASE_OPTIMIZER};
+        info.layout = KEEL_LAYOUT_REPLICA; // its index may differ
+        info.replica_index = (uint32_t)check_rank;
+        info.replica_count = (uint32_t)check_size;
+        snprintf(info.name, sizeof info.name, "layers.%u.weight%s", s, mine == NAME && s == 77 ? "s" : "");
+        if (mine == SHAPE && s == 78) info.shape[1] = 9;
+        keel_site *site;
+        CHECK(keel_site_add(probe, &info, &site) == KEEL_OK);
+    }
+    uint32_t id;
+    CHECK(keel_scalar_add(probe, mine == SCALAR ? "los" : "loss", KEEL_SCALAR_FIRST, &id) == KEEL_OK);
+    static keel_site_plan plans[AGREE_SITES + 1];
+    memset(plans, 0, sizeof plans);
+    if (mine == PLAN) plans[12].schedule.every = 7;
+    if (mine == NOT_STARTED) keel_fail(KEEL_ERR_CONFIG, "its own reason");
+    const keel_status status = merge.agree(merge.context, probe, mine == NOT_STARTED ? NULL : plans);
+    keel_probe_close(probe);
+    return status;
+}
+
+static void check_disagreement(oddity last, const char *theirs, const char *of_0) {
+    const keel_status status = agree_with(last);
+    if (check_size == 1) return;
+    CHECK(status == KEEL_ERR_USAGE);
+    char start[64];
+    snprintf(start, sizeof start, "rank %d registered %s", check_size - 1, theirs);
+    CHECK(strncmp(keel_error(), start, strlen(start)) == 0);
+    CHECK(strstr(keel_error(), of_0));
+}
+
+static void test_agreement_names_the_difference(void) {
+    CHECK(agree_with(NONE) == KEEL_OK);
+    check_disagreement(NAME, "site layers.77.weights (weight", "where rank 0 registered site layers.77.weight (weight");
+    check_disagreement(SHAPE, "site layers.78.weight (weight, float32 [4x9]",
+                       "layers.78.weight (weight, float32 [4x8]");
+    check_disagreement(PLAN, "site layers.12.weight", "every 0");
+    check_disagreement(ONE_MORE, "site layers.200.weight", "where rank 0 registered scalar loss");
+    check_disagreement(ONE_LESS, "scalar loss", "where rank 0 registered site layers.199.weight");
+    check_disagreement(SCALAR, "scalar los ", "where rank 0 registered scalar loss ");
+    if (check_size > 1) {
+        CHECK(agree_with(NOT_STARTED) == KEEL_ERR_COMM);
+        char expected[96];
+        snprintf(expected, sizeof expected, "rank %d cannot start its monitor", check_size - 1);
+        CHECK(strstr(keel_error(), check_rank == check_size - 1 ? "its own reason" : expected));
+    }
+    CHECK(agree_with(NONE) == KEEL_OK); // a disagreement leaves nothing behind
+    check_say("agreement names the difference");
+}
+
+int main(void) {
+    int provided;
+    check_begin(&provided);
+    CHECK(keel_merge_mpi_open(MPI_COMM_WORLD, provided == MPI_THREAD_MULTIPLE, &merge) == KEEL_OK);
+    CHECK(merge.rank == (uint32_t)check_rank && merge.size == (uint32_t)check_size);
+    test_parts_merge_to_the_whole();
+    test_owners();
+    test_replicas_count_once();
+    test_scalars_and_flags();
+    test_orders_reach_everyone();
+    test_agreement_names_the_difference();
+    merge.close(merge.context, false);
+    MPI_Finalize();
+    return 0;
+}

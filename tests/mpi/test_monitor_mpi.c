@@ -1,0 +1,203 @@
+// Whole monitors over MPI: what rank 0 records of a run of several ranks. Argument: thread, poll, slow or stop.
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "collectors/helper_thread.h"
+#include "collectors/monitor.h"
+#include "collectors/mpi/merge_mpi.h"
+#include "tests/mpi/mpi_check.h"
+
+enum { STEPS = 60, ELEMENTS = 64, SHARD = 0, REPLICA, SAMPLE, SITES };
+
+typedef struct memory {
+    const keel_run_info *info;
+    uint64_t steps[STEPS + 1], dropped[STEPS + 1], residual[STEPS + 1];
+    uint32_t flags[STEPS + 1];
+    double norm[STEPS + 1], zeros[STEPS + 1], ranks[STEPS + 1], slowest[STEPS + 1];
+    uint32_t count;
+} memory;
+
+static keel_status remember_start(void *context, const keel_run_info *info) {
+    ((memory *)context)->info = info;
+    return KEEL_OK;
+}
+
+static keel_status remember_row(void *context, const keel_row *row) {
+    memory *m = context;
+    const uint32_t i = m->count++;
+    CHECK(i <= STEPS);
+    m->steps[i] = row->step.step;
+    m->flags[i] = row->step.flags;
+    m->dropped[i] = row->dropped_frames;
+    m->norm[i] = keel_row_value(row, KEEL_OP_norm, SHARD);
+    m->zeros[i] = keel_row_value(row, KEEL_OP_zeros, SAMPLE);
+    m->residual[i] = row->u64[KEEL_OP_replica_residual] ? row->u64[KEEL_OP_replica_residual][REPLICA] : 0;
+    m->ranks[i] = row->scalars[keel_run_scalar(m->info, "ranks")];
+    m->slowest[i] = row->scalars[keel_run_scalar(m->info, "step_seconds_rank")];
+    return KEEL_OK;
+}
+
+static void remember_close(void *context) {
+    (void)context;
+}
+
+static keel_merge merge;
+static keel_monitor_config *config;
+static keel_probe *probe;
+static keel_monitor *monitor;
+static keel_site *sites[SITES];
+static uint32_t ranks_scalar;
+static memory seen;
+
+static void print_message(void *context, keel_log_level level, const char *text) {
+    (void)context;
+    fprintf(stderr, "rank %d: [%d] %s\n", check_rank, (int)level, text);
+}
+
+static void open_monitor(bool threaded, const char *yaml) {
+    keel_log_set(print_message, NULL);
+    CHECK(keel_merge_mpi_open(MPI_COMM_WORLD, threaded, &merge) == KEEL_OK);
+    keel_yaml *doc;
+    CHECK(keel_yaml_parse("m.yaml", yaml, strlen(yaml), &doc) == KEEL_OK);
+    CHECK(keel_monitor_config_read(doc, &config) == KEEL_OK);
+    CHECK(keel_probe_open(merge.rank, &probe) == KEEL_OK);
+    const keel_site_info infos[SITES] = {
+        [SHARD] = {.name = "weight", .layout = KEEL_LAYOUT_SHARD, .phase = KEEL_PHASE_OPTIMIZER},
+        [REPLICA] = {.name = "norm.weight",
+                     .layout = KEEL_LAYOUT_REPLICA,
+                     .phase = KEEL_PHASE_OPTIMIZER,
+                     .replica_index = merge.rank,
+                     .replica_count = merge.size},
+        [SAMPLE] = {.name = "out",
+                    .quantity = KEEL_ACTIVATION,
+                    .layout = KEEL_LAYOUT_SAMPLE,
+                    .phase = KEEL_PHASE_FORWARD},
+    };
+    for (int s = 0; s < SITES; s++) CHECK(keel_site_add(probe, &infos[s], &sites[s]) == KEEL_OK);
+    CHECK(keel_scalar_add(probe, "ranks", KEEL_SCALAR_SUM, &ranks_scalar) == KEEL_OK);
+    CHECK(keel_monitor_open(&(keel_monitor_options){.config = config, .merge = &merge}, &monitor) == KEEL_OK);
+    if (merge.rank == 0)
+        CHECK(keel_monitor_add_sink(monitor, &(keel_sink){&seen, "memory", remember_start, remember_row, NULL, NULL,
+                                                          remember_close}) == KEEL_OK);
+    CHECK(keel_monitor_attach(monitor, probe) == KEEL_OK);
+    CHECK(keel_probe_start(probe) == KEEL_OK);
+}
+
+static void step(uint64_t number, double seconds) {
+    float values[ELEMENTS];
+    keel_step_begin(probe, number);
+    for (int i = 0; i < ELEMENTS; i++) values[i] = (float)number;
+    keel_observe(sites[SHARD], values, (size_t)check_rank + 1); // rank r holds r + 1 elements
+    keel_observe(sites[REPLICA], values, ELEMENTS);
+    keel_poll(probe);
+    values[0] = 0;
+    keel_observe(sites[SAMPLE], values, 4);
+    keel_scalar_set(probe, ranks_scalar, 1);
+    keel_step_end(probe, &(keel_step){.step = number, .seconds = seconds});
+    keel_poll(probe);
+}
+
+static void close_monitor(keel_status expected) {
+    CHECK(keel_monitor_close(monitor) == expected);
+    keel_probe_close(probe);
+    keel_monitor_config_free(config);
+}
+
+static const char usual[] = "monitor: {queue_depth: 80, select: [{ops: [norm, zeros, replica_residual]}]}";
+
+static void check_rows(uint32_t count) {
+    if (check_rank != 0) return;
+    const double elements = check_size * (check_size + 1) / 2.0;
+    CHECK(seen.count == count);
+    for (uint32_t i = 0; i < count; i++) {
+        CHECK(seen.steps[i] == i + 1 && seen.dropped[i] == 0 && seen.flags[i] == 0);
+        CHECK(fabs(seen.norm[i] - (i + 1) * sqrt(elements)) <= 1e-12 * seen.norm[i]);
+        CHECK(seen.zeros[i] == 0.25 && seen.ranks[i] == check_size);
+        CHECK(check_size == 1 || seen.residual[i] == 0);
+        CHECK(seen.slowest[i] == check_size - 1);
+    }
+}
+
+// Ranks in step, as a training that reduces its gradients holds them.
+static void run_in_step(bool threaded) {
+    open_monitor(threaded, usual);
+    for (uint64_t i = 1; i <= STEPS; i++) {
+        step(i, check_rank + 1);
+        MPI_Barrier(MPI_COMM_WORLD);
+        if (i == STEPS / 2) {
+            CHECK(keel_probe_drain(probe) == KEEL_OK);
+            if (check_rank == 0) CHECK(seen.count == STEPS / 2);
+        }
+    }
+    close_monitor(KEEL_OK);
+    check_rows(STEPS);
+    check_say(threaded ? "merge on a thread" : "merge by polling");
+}
+
+// One rank takes its time and nothing holds the others: nothing is lost while frames last.
+static void run_slow_rank(void) {
+    open_monitor(true, usual);
+    for (uint64_t i = 1; i <= STEPS; i++) {
+        if (check_rank == check_size - 1 && i % 8 == 0) keel_nap(20000000);
+        step(i, check_rank + 1);
+    }
+    close_monitor(KEEL_OK);
+    check_rows(STEPS);
+    check_say("a slow rank");
+}
+
+static double now_seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+// The last rank stops for good; the others end in bounded time, and rank 0 keeps what it has.
+static void run_stopped_rank(bool threaded) {
+    open_monitor(threaded, "monitor: {queue_depth: 80, merge_timeout_seconds: 1, select: [{ops: [norm]}]}");
+    for (uint64_t i = 1; i <= 5; i++) {
+        step(i, 1);
+        MPI_Barrier(MPI_COMM_WORLD);
+    }
+    CHECK(keel_probe_drain(probe) == KEEL_OK);
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (check_rank == check_size - 1) raise(SIGSTOP);
+    const double begin = now_seconds();
+    for (uint64_t i = 6; i <= 20; i++) {
+        step(i, 1);
+        keel_nap(1000000);
+    }
+    CHECK(keel_probe_drain(probe) == KEEL_OK);
+    close_monitor(KEEL_ERR_COMM);
+    CHECK(now_seconds() - begin < 8);
+    if (check_rank == 0) {
+        CHECK(seen.count >= 19);
+        for (uint32_t i = 5; i < seen.count; i++) CHECK(seen.flags[i] == KEEL_STEP_DROPPED && seen.ranks[i] == 1);
+        CHECK(seen.steps[seen.count - 1] == 20);
+        printf("ok: a stopped rank, %s\n", threaded ? "threaded" : "polled");
+        fflush(stdout);
+    }
+    _exit(0);
+}
+
+int main(int argc, char **argv) {
+    const char *mode = argc > 1 ? argv[1] : "";
+    int provided;
+    check_begin(&provided);
+    CHECK(provided == MPI_THREAD_MULTIPLE);
+    if (strcmp(mode, "thread") == 0)
+        run_in_step(true);
+    else if (strcmp(mode, "poll") == 0)
+        run_in_step(false);
+    else if (strcmp(mode, "slow") == 0)
+        run_slow_rank();
+    else if (strcmp(mode, "stop") == 0)
+        run_stopped_rank(argc < 3 || strcmp(argv[2], "poll") != 0);
+    else
+        CHECK(!"a mode");
+    MPI_Finalize();
+    return 0;
+}
