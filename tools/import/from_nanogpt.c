@@ -1,0 +1,25 @@
+// nanoGPT:
+//     iter 3010: loss 4.2490, time 1019.95ms, mfu 14.12%
+//     step 3000: train loss 4.0390, val loss 4.0427
+#include "tools/import/importer.h"
+
+static keel_import_pattern iteration = {.source = "(?<![\\w.])iter\\s+(\\d+):\\s+loss\\s+(" KEEL_IMPORT_NUMBER
+                                                  ")" KEEL_IMPORT_END};
+static keel_import_pattern evaluation = {.source =
+                                             "(?<![\\w.])step\\s+(\\d+):\\s+train\\s+loss\\s+(?:" KEEL_IMPORT_NUMBER
+                                             "),\\s+val\\s+loss\\s+(" KEEL_IMPORT_NUMBER ")" KEEL_IMPORT_END};
+
+static keel_status read_line(keel_import_context *context, void *state, const keel_import_line *line) {
+    (void)state;
+    keel_status status = keel_import_each(context, line, &iteration, (const keel_import_field[]){KEEL_IMPORT_LOSS}, 1);
+    if (!status)
+        status = keel_import_each(context, line, &evaluation, (const keel_import_field[]){KEEL_IMPORT_EVAL_LOSS}, 1);
+    return status;
+}
+
+const keel_importer keel_importer_nanogpt = {
+    .name = "nanogpt",
+    .doc = "nanoGPT's standard output",
+    .weight = 4,
+    .line = read_line,
+};

@@ -1,0 +1,186 @@
+#include "tools/import/import_context.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/import/import_overflow.h"
+
+enum { RANK_UNKNOWN = -1, RANK_NOT_LOOKED = -2 };
+
+struct keel_import_context {
+    const keel_importer *importer;
+    const char *path, *columns;
+    keel_import_match *match;
+    keel_import_names *names;
+    keel_import_assembly *assembly;
+    void *state;
+    bool opened, count_only;
+    const keel_import_line *line; // at hand; NULL between lines and for bytes
+    int32_t rank;
+};
+
+keel_status keel_import_context_open(const keel_importer *importer, const char *path, const char *columns,
+                                     keel_import_match *match, bool count_only, keel_import_context **context) {
+    keel_import_context *made = calloc(1, sizeof *made);
+    if (made) made->state = calloc(1, importer->state_bytes ? importer->state_bytes : 1);
+    if (!made || !made->state) {
+        free(made);
+        return keel_fail(KEEL_ERR_MEMORY, "%s: no memory to read it", path);
+    }
+    made->importer = importer;
+    made->path = path;
+    made->columns = columns;
+    made->match = match;
+    made->count_only = count_only;
+    keel_status status = keel_import_assembly_open(count_only, &made->assembly);
+    if (!status && importer->open) status = importer->open(made, made->state);
+    if (status) {
+        keel_import_context_close(made);
+        return status;
+    }
+    *context = made;
+    return KEEL_OK;
+}
+
+void keel_import_context_close(keel_import_context *context) {
+    if (!context) return;
+    if (context->importer->close) context->importer->close(context->state);
+    keel_import_assembly_close(context->assembly);
+    keel_import_names_close(context->names);
+    free(context->state);
+    free(context);
+}
+
+const keel_importer *keel_import_context_importer(const keel_import_context *context) {
+    return context->importer;
+}
+keel_import_assembly *keel_import_context_assembly(keel_import_context *context) {
+    return context->assembly;
+}
+const char *keel_import_path(const keel_import_context *context) {
+    return context->path;
+}
+keel_import_match *keel_import_matcher(keel_import_context *context) {
+    return context->match;
+}
+const char *keel_import_columns(const keel_import_context *context) {
+    return context->columns;
+}
+keel_import_names *keel_import_context_names(const keel_import_context *context) {
+    return context->names;
+}
+
+keel_status keel_import_use_names(keel_import_context *context, const keel_import_name *table, size_t count) {
+    return keel_import_names_open(table, count, context->columns, &context->names);
+}
+
+bool keel_import_is_counting(const keel_import_context *context) {
+    return context->count_only;
+}
+
+static bool is_blank(char c) {
+    return isspace((unsigned char)c) != 0;
+}
+
+// "loss: 3.2" at the end of a growing log may become "loss: 3.27": the last word is left out, unless it cannot grow.
+static size_t without_last_word(const keel_import_line *line) {
+    static const char *const final[] = {"nan", "inf", "ms", "%", "|", "}", ")"};
+    size_t size = line->size;
+    for (size_t i = 0; i < sizeof final / sizeof *final; i++) {
+        size_t length = strlen(final[i]);
+        if (size >= length && strncasecmp(line->text + size - length, final[i], length) == 0) return size;
+    }
+    while (size && !is_blank(line->text[size - 1])) size--;
+    return size;
+}
+
+static keel_status give_line(keel_import_context *context, const keel_import_line *line) {
+    context->line = line;
+    context->rank = RANK_NOT_LOOKED;
+    keel_import_assembly_at(context->assembly, line->number, context->importer->sole);
+    keel_status status = KEEL_OK;
+    // Overflow lines stand between the records of any trainer that prints text; alone they are a format of their own.
+    if (!context->importer->sole && !(context->count_only && context->importer->weight))
+        status = keel_import_overflow_line(context, line);
+    if (!status) status = context->importer->line(context, context->state, line);
+    context->line = NULL;
+    return status;
+}
+
+keel_status keel_import_context_line(keel_import_context *context, const keel_import_line *line) {
+    if (!line->open || context->importer->whole) return give_line(context, line);
+    keel_import_line cut = *line;
+    cut.size = without_last_word(line);
+    char *copy = strndup(line->text, cut.size);
+    if (!copy) return keel_fail(KEEL_ERR_MEMORY, "%s: no memory for its last line", context->path);
+    cut.text = copy;
+    keel_status status = cut.size ? give_line(context, &cut) : KEEL_OK;
+    free(copy);
+    return status;
+}
+
+keel_status keel_import_context_bytes(keel_import_context *context, const uint8_t *bytes, size_t size) {
+    keel_import_assembly_at(context->assembly, 0, true);
+    return context->importer->bytes(context, context->state, bytes, size);
+}
+
+keel_status keel_import_context_finish(keel_import_context *context) {
+    keel_status status = context->importer->finish ? context->importer->finish(context, context->state) : KEEL_OK;
+    if (!status && !context->count_only && context->names)
+        status = keel_import_names_check(context->names, context->path);
+    if (!status) status = keel_import_assembly_finish(context->assembly);
+    return status;
+}
+
+// Who printed the present line, by its beginning: "[default7]:", "[rank3]:", "rank 3:", "[3]", "3: ".
+static int32_t line_rank(keel_import_context *context) {
+    static keel_import_pattern prefix = {
+        .source = "^\\s*+(?:\\[(?i:default|rank)?+\\s*+(\\d{1,6})\\]|(?i:rank)[ :_]*+(\\d{1,6})\\b|(\\d{1,6}):\\s)"};
+    if (!context->line) return RANK_UNKNOWN;
+    if (context->rank != RANK_NOT_LOOKED) return context->rank;
+    context->rank = RANK_UNKNOWN;
+    const char *text = context->line->text;
+    while (is_blank(*text)) text++;
+    if (!isdigit((unsigned char)*text) && *text != '[' && *text != 'r' && *text != 'R') return RANK_UNKNOWN;
+    if (!keel_import_find(context->match, &prefix, context->line->text, context->line->size, 0)) return RANK_UNKNOWN;
+    for (uint32_t group = 1; group <= 3; group++) {
+        uint64_t rank;
+        if (keel_import_group_step(context->match, group, &rank)) context->rank = (int32_t)rank;
+    }
+    return context->rank;
+}
+
+keel_status keel_import_emit(keel_import_context *context, const keel_import_record *record) {
+    if (record->rank >= 0 || !context->line || context->importer->sole)
+        return keel_import_assembly_add(context->assembly, record);
+    keel_import_record ranked = *record;
+    ranked.rank = line_rank(context);
+    return keel_import_assembly_add(context->assembly, &ranked);
+}
+
+keel_status keel_import_emit_overflow(keel_import_context *context, double scale, int32_t rank) {
+    return keel_import_assembly_overflow(context->assembly, scale, rank >= 0 ? rank : line_rank(context));
+}
+
+void keel_import_take(keel_import_context *context, keel_import_record *record, keel_import_field field,
+                      uint32_t group) {
+    double value;
+    if (keel_import_group_number(context->match, group, &value)) keel_import_record_set(record, field, value);
+}
+
+keel_status keel_import_each(keel_import_context *context, const keel_import_line *line, keel_import_pattern *pattern,
+                             const keel_import_field *fields, uint32_t count) {
+    for (size_t from = 0; keel_import_find(context->match, pattern, line->text, line->size, from);) {
+        keel_import_record record;
+        keel_import_record_clear(&record);
+        record.has_step = keel_import_group_step(context->match, 1, &record.step);
+        for (uint32_t i = 0; i < count; i++) keel_import_take(context, &record, fields[i], i + 2);
+        size_t end = keel_import_match_end(context->match);
+        keel_status status = keel_import_emit(context, &record);
+        if (status) return status;
+        if (end <= from) break;
+        from = end;
+    }
+    return KEEL_OK;
+}
