@@ -164,6 +164,7 @@ void keel_attention_forward(const keel_context *context, const keel_attention *a
         }
     }
     keel_tap_end(layer->core_tap);
+    keel_lap(context, KEEL_PART_ATTENTION);
 }
 
 // dout . out of every row of a tile: what the softmax's gradient subtracts.
@@ -303,4 +304,5 @@ void keel_attention_backward(const keel_context *context, const keel_attention *
     }
     keel_tap_end(layer->core_grad_tap);
     gather_dqkv(context, attention, layer, dqkv);
+    keel_lap(context, KEEL_PART_ATTENTION);
 }

@@ -3,13 +3,21 @@
 #define KEEL_TRAIN_MODEL_CONTEXT_H
 
 #include <omp.h>
+#include <time.h>
 
+#include "train/model/model.h"
 #include "train/model/tap.h"
 #include "train/tensor/arena.h"
 
 // Rows that are handled together while they are in cache, and whose share of a sum over rows is formed together: sums
 // do not depend on the number of threads.
 enum { KEEL_BLOCK_ROWS = 16 };
+
+// Where the time goes. Laps follow one another: each is charged to the part that has just ended.
+typedef struct keel_clock {
+    double last; // seconds
+    double seconds[KEEL_PART_COUNT];
+} keel_clock;
 
 typedef struct keel_context {
     bool gpt2; // else LLaMA
@@ -26,6 +34,7 @@ typedef struct keel_context {
     float norm_eps;
     double theta; // RoPE base
 
+    keel_clock *clock;
     int threads;
     size_t blocks;    // of KEEL_BLOCK_ROWS rows
     float *weights;   // flat
@@ -43,6 +52,17 @@ void keel_context_sum_partials(const keel_context *context, const float *partial
 // The K-th area for partial sums, [blocks, n], n <= sum_width; not cleared.
 static inline float *keel_context_partial(const keel_context *context, size_t k) {
     return context->partials + k * context->blocks * context->sum_width;
+}
+
+static inline void keel_lap_begin(const keel_context *context) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    context->clock->last = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+static inline void keel_lap(const keel_context *context, keel_part part) {
+    double last = context->clock->last;
+    keel_lap_begin(context);
+    context->clock->seconds[part] += context->clock->last - last;
 }
 
 static inline size_t keel_block_begin_row(size_t block) {

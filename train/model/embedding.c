@@ -35,6 +35,7 @@ void keel_embedding_forward(const keel_context *context, const keel_embedding *e
     }
     keel_tap_end(embedding->tap);
     keel_tap_end(first->norm_tap);
+    keel_lap(context, KEEL_PART_EMBEDDING);
 }
 
 void keel_embedding_backward(const keel_context *context, const keel_embedding *embedding, const uint32_t *tokens,
@@ -67,4 +68,5 @@ void keel_embedding_backward(const keel_context *context, const keel_embedding *
             }
         }
     }
+    keel_lap(context, KEEL_PART_EMBEDDING);
 }

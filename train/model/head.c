@@ -35,6 +35,7 @@ double keel_head_run(const keel_context *context, const keel_head *head, const f
     for (size_t begin = 0; begin < context->rows; begin += head->chunk_rows) {
         size_t rest = context->rows - begin, rows = rest < head->chunk_rows ? rest : head->chunk_rows;
         keel_linear_forward(context, head->linear, rows, normed + begin * c, head->logits);
+        keel_lap(context, KEEL_PART_HEAD);
         keel_tap_begin(head->tap);
         if (gradients) keel_tap_begin(head->grad_tap);
 #pragma omp parallel num_threads(context->threads)
@@ -53,9 +54,11 @@ double keel_head_run(const keel_context *context, const keel_head *head, const f
         keel_tap_end(head->tap);
         keel_tap_end(head->grad_tap);
         for (size_t r = 0; r < rows; r++) sum += (double)head->losses[begin + r];
+        keel_lap(context, KEEL_PART_LOSS);
         if (!gradients) continue;
         keel_linear_backward_input(context, head->linear, rows, head->logits, head->dnormed + begin * c);
         keel_linear_backward_weight(context, head->linear, rows, normed + begin * c, head->logits, begin > 0);
     }
+    keel_lap(context, KEEL_PART_HEAD);
     return sum;
 }

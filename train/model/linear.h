@@ -17,6 +17,7 @@ static inline const float *keel_linear_bias(const keel_context *context, const k
     return linear->bias == KEEL_NO_PARAM ? NULL : context->weights + linear->bias;
 }
 
+// None of them counts its time: the caller knows what it is part of.
 // Y [rows, out] = X [rows, in] W.
 void keel_linear_forward(const keel_context *context, const keel_linear *linear, size_t rows, const float *x, float *y);
 // DX [rows, in] = DY [rows, out] W^T.

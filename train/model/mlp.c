@@ -31,6 +31,7 @@ void keel_mlp_activate(const keel_context *context, const keel_mlp_layer *layer)
     }
     keel_tap_end(layer->up_tap);
     keel_tap_end(layer->act_tap);
+    keel_lap(context, KEEL_PART_ACTIVATION);
 }
 
 void keel_mlp_activate_backward(const keel_context *context, const keel_mlp_layer *layer, float *dact, float *dup) {
@@ -62,4 +63,5 @@ void keel_mlp_activate_backward(const keel_context *context, const keel_mlp_laye
     keel_tap_end(layer->act_grad_tap);
     keel_tap_end(layer->up_grad_tap);
     if (has_bias) keel_context_sum_partials(context, partial, u, context->grad + layer->up->bias);
+    keel_lap(context, KEEL_PART_ACTIVATION);
 }

@@ -106,6 +106,7 @@ keel_status keel_model_open(const keel_model_config *config, size_t micro_batch,
     status = keel_arena_allocate(&m->arena);
     if (status != KEEL_OK) goto failed;
     plan(m, &m->arena);
+    m->context.clock = &m->clock;
     connect(m);
     keel_position_init(&m->context, &m->attention.position);
     *model = m;
@@ -148,6 +149,33 @@ const float *keel_model_losses(const keel_model *model) {
     return model->head.losses;
 }
 
+const char *keel_part_name(keel_part part) {
+    static const char *const names[KEEL_PART_COUNT] = {
+        [KEEL_PART_EMBEDDING] = "embedding",
+        [KEEL_PART_NORM] = "norm",
+        [KEEL_PART_PRODUCTS] = "products",
+        [KEEL_PART_ATTENTION] = "attention",
+        [KEEL_PART_ACTIVATION] = "activation",
+        [KEEL_PART_HEAD] = "head",
+        [KEEL_PART_LOSS] = "loss",
+    };
+    return names[part];
+}
+
+void keel_model_seconds(const keel_model *model, double seconds[KEEL_PART_COUNT]) {
+    memcpy(seconds, model->clock.seconds, sizeof model->clock.seconds);
+}
+
+double keel_model_flops(const keel_model *model) {
+    const keel_context *c = &model->context;
+    double rows = (double)c->rows, width = (double)(c->heads * c->head_size);
+    double weights = (double)c->hidden * (double)(c->qkv_size + c->hidden + c->up_size + c->intermediate);
+    double attention = (double)c->batch * (double)c->seq * (double)(c->seq + 1) / 2 * width * 2;
+    double products = rows * weights + attention;
+    double forward = (double)c->layers * products + rows * (double)c->hidden * (double)c->vocab;
+    return 3 * 2 * forward;
+}
+
 static bool ends_with(const char *name, const char *end) {
     size_t n = strlen(name), k = strlen(end);
     return n >= k && !strcmp(name + n - k, end);
@@ -182,18 +210,23 @@ keel_status keel_model_forward(keel_model *model, const uint32_t *tokens, double
     keel_context *c = &model->context;
     c->grad = grad;
     memcpy(model->tokens, tokens, c->batch * (c->seq + 1) * sizeof *tokens);
+    keel_lap_begin(c);
     keel_embedding_forward(c, &model->embedding, model->tokens, &model->layers[0].join1);
     for (size_t l = 0; l < c->layers; l++) {
         const keel_layer *layer = &model->layers[l];
         const keel_layer_params *p = layer->params;
         const keel_join *next = l + 1 < c->layers ? &model->layers[l + 1].join1 : &model->last;
         keel_linear_forward(c, &p->qkv, c->rows, layer->join1.state.normed, layer->attention.state.qkv);
+        keel_lap(c, KEEL_PART_PRODUCTS);
         keel_attention_forward(c, &model->attention, &layer->attention);
         keel_linear_forward(c, &p->out, c->rows, layer->attention.state.core, model->branch);
+        keel_lap(c, KEEL_PART_PRODUCTS);
         keel_join_forward(c, &layer->join2, model->branch, layer->join1.state.stream);
         keel_linear_forward(c, &p->up, c->rows, layer->join2.state.normed, layer->mlp.state.up);
+        keel_lap(c, KEEL_PART_PRODUCTS);
         keel_mlp_activate(c, &layer->mlp);
         keel_linear_forward(c, &p->down, c->rows, layer->mlp.state.act, model->branch);
+        keel_lap(c, KEEL_PART_PRODUCTS);
         keel_join_forward(c, next, model->branch, layer->join2.state.stream);
         keel_poll(model->probe);
     }
@@ -202,8 +235,11 @@ keel_status keel_model_forward(keel_model *model, const uint32_t *tokens, double
     return KEEL_OK;
 }
 
-static void tell(keel_grad_ready *ready, void *context, size_t begin) {
-    if (ready) ready(context, begin);
+// The receiver's time is not the model's.
+static void tell(const keel_context *c, keel_grad_ready *ready, void *context, size_t begin) {
+    if (!ready) return;
+    ready(context, begin);
+    keel_lap_begin(c);
 }
 
 static void backward_layer(keel_model *model, const keel_layer *layer, keel_grad_ready *ready, void *context) {
@@ -211,22 +247,30 @@ static void backward_layer(keel_model *model, const keel_layer *layer, keel_grad
     const keel_layer_params *p = layer->params;
     size_t n = c->rows;
     keel_linear_backward_weight(c, &p->down, n, layer->mlp.state.act, model->dstream, false);
-    tell(ready, context, p->down.weight);
+    keel_lap(c, KEEL_PART_PRODUCTS);
+    tell(c, ready, context, p->down.weight);
     keel_linear_backward_input(c, &p->down, n, model->dstream, model->dact);
+    keel_lap(c, KEEL_PART_PRODUCTS);
     keel_mlp_activate_backward(c, &layer->mlp, model->dact, model->dwide);
     keel_linear_backward_weight(c, &p->up, n, layer->join2.state.normed, model->dwide, false);
-    tell(ready, context, p->up.weight);
+    keel_lap(c, KEEL_PART_PRODUCTS);
+    tell(c, ready, context, p->up.weight);
     keel_linear_backward_input(c, &p->up, n, model->dwide, model->dnarrow);
+    keel_lap(c, KEEL_PART_PRODUCTS);
     keel_join_backward(c, &layer->join2, model->dnarrow, model->dstream, false);
     keel_linear_backward_weight(c, &p->out, n, layer->attention.state.core, model->dstream, false);
-    tell(ready, context, p->out.weight);
+    keel_lap(c, KEEL_PART_PRODUCTS);
+    tell(c, ready, context, p->out.weight);
     keel_linear_backward_input(c, &p->out, n, model->dstream, model->dnarrow);
+    keel_lap(c, KEEL_PART_PRODUCTS);
     keel_attention_backward(c, &model->attention, &layer->attention, model->dnarrow, model->dwide);
     keel_linear_backward_weight(c, &p->qkv, n, layer->join1.state.normed, model->dwide, false);
-    tell(ready, context, p->qkv.weight);
+    keel_lap(c, KEEL_PART_PRODUCTS);
+    tell(c, ready, context, p->qkv.weight);
     keel_linear_backward_input(c, &p->qkv, n, model->dwide, model->dnarrow);
+    keel_lap(c, KEEL_PART_PRODUCTS);
     keel_join_backward(c, &layer->join1, model->dnarrow, model->dstream, false);
-    tell(ready, context, p->norm1.weight);
+    tell(c, ready, context, p->norm1.weight);
     keel_poll(model->probe);
 }
 
@@ -234,12 +278,13 @@ keel_status keel_model_backward(keel_model *model, keel_grad_ready *ready, void 
     keel_context *c = &model->context;
     if (!c->grad)
         return keel_fail(KEEL_ERR_USAGE, "keel_model_backward without a forward pass that was given gradients");
-    if (!c->tied) tell(ready, context, model->parameters.head.weight);
+    keel_lap_begin(c);
+    if (!c->tied) tell(c, ready, context, model->parameters.head.weight);
     keel_join_backward(c, &model->last, model->head.dnormed, model->dstream, true);
-    tell(ready, context, model->parameters.final_norm.weight);
+    tell(c, ready, context, model->parameters.final_norm.weight);
     for (size_t l = c->layers; l-- > 0;) backward_layer(model, &model->layers[l], ready, context);
     keel_embedding_backward(c, &model->embedding, model->tokens, model->dstream);
-    tell(ready, context, 0);
+    tell(c, ready, context, 0);
     c->grad = NULL;
     return KEEL_OK;
 }

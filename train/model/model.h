@@ -65,6 +65,23 @@ keel_status keel_model_backward(keel_model *model, keel_grad_ready *ready, void 
 // Loss of every row of the last forward, [B T], for diagnosis and evaluation.
 const float *keel_model_losses(const keel_model *model);
 
+typedef enum keel_part {
+    KEEL_PART_EMBEDDING,
+    KEEL_PART_NORM,      // norms with what joins the residual stream
+    KEEL_PART_PRODUCTS,  // of the layers
+    KEEL_PART_ATTENTION, // with rotation
+    KEEL_PART_ACTIVATION,
+    KEEL_PART_HEAD, // its products
+    KEEL_PART_LOSS,
+    KEEL_PART_COUNT
+} keel_part;
+const char *keel_part_name(keel_part part); // "embedding", "norm", ...
+// Wall seconds of every part since the model was opened, forward and backward.
+void keel_model_seconds(const keel_model *model, double seconds[KEEL_PART_COUNT]);
+// Floating-point operations of one forward and backward pass, a multiplication and an addition as two: the products and
+// the visible half of attention; nothing that is computed a second time.
+double keel_model_flops(const keel_model *model);
+
 // The module tree with shapes and parameter counts, for --print-structure.
 void keel_model_print(const keel_model *model, FILE *out);
 

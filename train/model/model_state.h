@@ -20,6 +20,7 @@ typedef struct keel_layer {
 
 struct keel_model {
     keel_probe *probe;
+    keel_clock clock;
     keel_context context;
     keel_parameters parameters;
     keel_places places;

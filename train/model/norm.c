@@ -46,6 +46,7 @@ void keel_join_forward(const keel_context *context, const keel_join *join, float
     keel_tap_end(join->branch_tap);
     keel_tap_end(join->stream_tap);
     keel_tap_end(join->norm_tap);
+    keel_lap(context, KEEL_PART_NORM);
 }
 
 void keel_join_backward(const keel_context *context, const keel_join *join, float *dnormed, float *dstream,
@@ -91,4 +92,5 @@ void keel_join_backward(const keel_context *context, const keel_join *join, floa
     keel_context_sum_partials(context, dweight, c, context->grad + norm->weight);
     if (norm->bias != KEEL_NO_PARAM) keel_context_sum_partials(context, dbias, c, context->grad + norm->bias);
     if (has_bias) keel_context_sum_partials(context, dbranch, c, context->grad + join->branch->bias);
+    keel_lap(context, KEEL_PART_NORM);
 }

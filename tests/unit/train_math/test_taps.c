@@ -1,0 +1,265 @@
+// Every place of the model is seen whole, and configured faults strike where they are told to.
+#include <math.h>
+#include <omp.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/unit/train_math/watcher.h"
+
+static const keel_model_config gpt2 = {
+    .model_type = KEEL_MODEL_GPT2,
+    .vocab_size = 101,
+    .seq_length = 21,
+    .hidden_size = 32,
+    .num_layers = 2,
+    .num_heads = 2,
+    .intermediate_size = 64,
+    .layer_norm_epsilon = 1e-5,
+    .tie_word_embeddings = true,
+    .initializer_range = 0.1,
+};
+static const keel_model_config llama = {
+    .model_type = KEEL_MODEL_LLAMA,
+    .vocab_size = 101,
+    .seq_length = 21,
+    .hidden_size = 32,
+    .num_layers = 2,
+    .num_heads = 4,
+    .n_kv_heads = 2,
+    .intermediate_size = 48,
+    .rms_norm_eps = 1e-6,
+    .theta = 10000,
+    .initializer_range = 0.1,
+};
+static const keel_optimizer_config adamw = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
+enum { BATCH = 3 };
+
+// A step of the rig; gives the loss. The optimizer is skipped where the gradient's norm is not finite.
+static double step(rig *r, const keel_model_config *config, uint64_t number, bool *armed) {
+    uint32_t tokens[BATCH * 64];
+    double loss;
+    random_tokens(tokens, BATCH * ((size_t)config->seq_length + 1), (uint32_t)config->vocab_size, 5);
+    keel_step_begin(r->probe, number);
+    bool due = keel_taps_arm(r->taps, number);
+    if (armed) *armed = due;
+    assert_int_equal(keel_model_forward(r->model, tokens, 0.02, r->grad, &loss), KEEL_OK);
+    assert_int_equal(keel_model_backward(r->model, NULL, NULL), KEEL_OK);
+    double norm = keel_optimizer_grad_norm(r->optimizer, r->grad);
+    if (isfinite(norm))
+        keel_optimizer_step(r->optimizer, r->grad, &(keel_update){.lr = 1e-3, .clip_factor = 1, .update = number});
+    else
+        keel_optimizer_skip(r->optimizer);
+    keel_step_end(r->probe, &(keel_step){.step = number});
+    return loss;
+}
+
+static void check_whole(const keel_model_config *config, size_t sites) {
+    rig r;
+    size_t activations = 0;
+    if (rig_open(config, BATCH, &adamw, NULL, 0, true, &r) != KEEL_OK) fail_msg("%s", keel_error());
+    assert_true(isfinite(step(&r, config, 1, NULL)));
+    for (uint32_t i = 0; i < keel_probe_site_count(r.probe); i++) {
+        const keel_site_info *info = keel_probe_site_info(r.probe, i);
+        const keel_stats *seen = keel_frame_stats(r.watcher.frame) + i;
+        if (seen->n != info->numel || keel_stats_nonfinite(seen) || !(seen->max > seen->min))
+            fail_msg("%s %s: saw %llu of %llu, %g to %g", info->name, keel_quantity_name(info->quantity),
+                     (unsigned long long)seen->n, (unsigned long long)info->numel, seen->min, seen->max);
+        if (info->quantity != KEEL_ACTIVATION && info->quantity != KEEL_ACTIVATION_GRAD) continue;
+        activations++;
+        assert_int_equal(info->layout, KEEL_LAYOUT_SAMPLE);
+        assert_int_equal(info->phase, info->quantity == KEEL_ACTIVATION ? KEEL_PHASE_FORWARD : KEEL_PHASE_BACKWARD);
+    }
+    assert_int_equal(activations, 2 * sites);
+    // The gradient by the head's output sums to zero in every row; that by the embedding is what reaches the tokens.
+    const keel_stats *head = rig_stats(&r, "head", KEEL_ACTIVATION_GRAD);
+    assert_true(fabs(head->sum) < 1e-5);
+    assert_true(rig_stats(&r, "layers.0.attention.core", KEEL_ACTIVATION)->sum_sq > 0);
+    // A block's output and its last branch have the same gradient: both are summands of the stream.
+    assert_true(rig_stats(&r, "layers.1", KEEL_ACTIVATION_GRAD)->sum_sq ==
+                rig_stats(&r, "layers.1.mlp.down", KEEL_ACTIVATION_GRAD)->sum_sq);
+    rig_close(&r);
+}
+
+static void test_whole(void **state) {
+    (void)state;
+    for (int threads = 1; threads <= 3; threads++) {
+        omp_set_num_threads(threads);
+        check_whole(&gpt2, 3 + 2 * 9);
+        check_whole(&llama, 3 + 2 * 9);
+    }
+    omp_set_num_threads(omp_get_num_procs());
+}
+
+static void test_order(void **state) {
+    (void)state;
+    rig r;
+    assert_int_equal(rig_open(&gpt2, BATCH, &adamw, NULL, 0, true, &r), KEEL_OK);
+    const char *const flow[] = {"embedding",
+                                "layers.0.norm1",
+                                "layers.0.attention.qkv",
+                                "layers.0.attention.core",
+                                "layers.0.attention.out",
+                                "layers.0.norm2",
+                                "layers.0.mlp.up",
+                                "layers.0.mlp.act",
+                                "layers.0.mlp.down",
+                                "layers.0",
+                                "layers.1.norm1",
+                                "final_norm",
+                                "head"};
+    const keel_site_info *before[2] = {NULL, NULL};
+    for (size_t k = 0; k < sizeof flow / sizeof *flow; k++)
+        for (uint32_t i = 0; i < keel_probe_site_count(r.probe); i++) {
+            const keel_site_info *info = keel_probe_site_info(r.probe, i);
+            if (strcmp(info->name, flow[k])) continue;
+            bool backward = info->quantity == KEEL_ACTIVATION_GRAD;
+            if (before[backward] && !backward) assert_true(keel_site_compare(before[0], info) < 0);
+            if (before[backward] && backward) assert_true(keel_site_compare(before[1], info) > 0);
+            before[backward] = info;
+        }
+    assert_true(keel_site_compare(before[0], before[1]) < 0);
+    rig_close(&r);
+}
+
+static keel_fault_config nan_fault(const char *site, const char *quantity, int64_t index) {
+    return (keel_fault_config){.kind = KEEL_FAULT_NAN,
+                               .step = 2,
+                               .steps = 1,
+                               .rank = 0,
+                               .site = (char *)(uintptr_t)site,
+                               .quantity = (char *)(uintptr_t)quantity,
+                               .index = index};
+}
+
+// The struck site holds one NaN in step 2 if nothing upstream of it does, and nothing is left of the fault's arm in
+// step 3.
+static void check_fault(const keel_model_config *config, const char *site, const char *quantity, int64_t index) {
+    rig r;
+    bool armed;
+    const keel_fault_config fault = nan_fault(site, quantity, index);
+    assert_int_equal(rig_open(config, BATCH, &adamw, &fault, 1, true, &r), KEEL_OK);
+    if (keel_taps_check(r.taps) != KEEL_OK) fail_msg("%s", keel_error());
+    const keel_quantity q = keel_quantity_find(quantity);
+    const keel_stats *seen = rig_stats(&r, site, q);
+    assert_true(isfinite(step(&r, config, 1, &armed)));
+    assert_false(armed);
+    assert_int_equal(seen->nans, 0);
+    double loss = step(&r, config, 2, &armed);
+    assert_true(armed);
+    if (seen->nans != 1) fail_msg("%s %s: %llu NaN", site, quantity, (unsigned long long)seen->nans);
+    assert_int_equal(isnan(loss), q == KEEL_ACTIVATION);
+    // Nothing before it has any.
+    const keel_site_info *struck = NULL;
+    for (uint32_t i = 0; i < keel_probe_site_count(r.probe); i++)
+        if (keel_frame_stats(r.watcher.frame) + i == seen) struck = keel_probe_site_info(r.probe, i);
+    for (uint32_t i = 0; i < keel_probe_site_count(r.probe); i++) {
+        const keel_site_info *info = keel_probe_site_info(r.probe, i);
+        const keel_stats *other = keel_frame_stats(r.watcher.frame) + i;
+        if (keel_site_compare(info, struck) < 0 && keel_stats_nonfinite(other))
+            fail_msg("%s %s is not finite before %s", info->name, keel_quantity_name(info->quantity), site);
+    }
+    step(&r, config, 3, &armed);
+    assert_false(armed);
+    rig_close(&r);
+}
+
+static void test_faults(void **state) {
+    (void)state;
+    const char *const places[] = {"embedding",
+                                  "layers.1.norm1",
+                                  "layers.0.attention.qkv",
+                                  "layers.1.attention.core",
+                                  "layers.0.attention.out",
+                                  "layers.0.norm2",
+                                  "layers.1.mlp.act",
+                                  "layers.0.mlp.down",
+                                  "layers.0",
+                                  "final_norm",
+                                  "head"};
+    for (int threads = 1; threads <= 3; threads += 2) {
+        omp_set_num_threads(threads);
+        for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+            check_fault(&gpt2, places[i], "activation", 3 + 7 * (int64_t)i);
+            check_fault(&llama, places[i], "activation", BATCH * 21 * 32 - 1);
+            check_fault(&gpt2, places[i], "activation_grad", BATCH * 21 * 32 - 1 - (int64_t)i);
+        }
+        check_fault(&gpt2, "layers.1.mlp.up", "activation", 100);
+        check_fault(&llama, "layers.1.mlp.gate_up", "activation_grad", 100);
+        check_fault(&gpt2, "embedding.weight", "grad_reduced", 3000);
+        check_fault(&gpt2, "layers.1.mlp.up.weight", "exp_avg", 2000);
+        check_fault(&gpt2, "layers.1.mlp.up.weight", "update", 2000);
+        check_fault(&gpt2, "layers.0.mlp.up.bias", "weight", 1);
+    }
+    omp_set_num_threads(omp_get_num_procs());
+}
+
+// What the optimizer writes is struck where it is: the weight of a struck update is.
+static void test_struck_update(void **state) {
+    (void)state;
+    rig r;
+    const keel_fault_config fault = nan_fault("layers.0.mlp.up.bias", "adam_direction", 5);
+    assert_int_equal(rig_open(&gpt2, BATCH, &adamw, &fault, 1, true, &r), KEEL_OK);
+    step(&r, &gpt2, 2, NULL);
+    assert_int_equal(rig_stats(&r, "layers.0.mlp.up.bias", KEEL_ADAM_DIRECTION)->nans, 1);
+    assert_int_equal(rig_stats(&r, "layers.0.mlp.up.bias", KEEL_UPDATE)->nans, 1);
+    assert_int_equal(rig_stats(&r, "layers.0.mlp.up.bias", KEEL_WEIGHT)->nans, 1);
+    assert_int_equal(rig_stats(&r, "layers.0.mlp.up.bias", KEEL_EXP_AVG)->nans, 0);
+    assert_true(isnan(keel_model_weights(r.model)[rig_param(&r, "layers.0.mlp.up.bias")->offset + 5]));
+    rig_close(&r);
+}
+
+static void test_when(void **state) {
+    (void)state;
+    rig r;
+    keel_fault_config faults[] = {
+        nan_fault("head", "activation", 0),
+        {.kind = KEEL_FAULT_LEARNING_RATE, .step = 5, .steps = 2, .rank = -1, .factor = 10},
+    };
+    faults[0].rank = 1; // not this one
+    faults[0].steps = 3;
+    assert_int_equal(rig_open(&gpt2, BATCH, &adamw, faults, 2, true, &r), KEEL_OK);
+    assert_int_equal(keel_taps_check(r.taps), KEEL_OK);
+    const bool expected[] = {false, true, true, true, true, true, false};
+    for (uint64_t s = 1; s <= 7; s++) {
+        bool armed;
+        assert_true(isfinite(step(&r, &gpt2, s, &armed)));
+        assert_int_equal(armed, expected[s - 1]);
+    }
+    rig_close(&r);
+}
+
+static void expect_refused(keel_fault_config *faults, size_t count, const char *text) {
+    rig r;
+    assert_int_equal(rig_open(&gpt2, BATCH, &adamw, faults, count, false, &r), KEEL_OK);
+    assert_int_equal(keel_taps_check(r.taps), KEEL_ERR_CONFIG);
+    if (!strstr(keel_error(), text)) fail_msg("%s", keel_error());
+    rig_close(&r);
+}
+
+static void test_refused(void **state) {
+    (void)state;
+    keel_fault_config fault = nan_fault("layers.1.mlp.upp", "activation", 0);
+    expect_refused(&fault, 1, "the nearest is 'layers.1.mlp.up'");
+    fault = nan_fault("layers.1.mlp.up", "activations", 0);
+    expect_refused(&fault, 1, "the nearest is 'activation'");
+    fault = nan_fault("layers.1.mlp.up", "collective_in", 0);
+    expect_refused(&fault, 1, "no site has the quantity collective_in");
+    fault = nan_fault("layers.0.mlp.up.bias", "weight", 64);
+    expect_refused(&fault, 1, "has 64 elements");
+    keel_fault_config two[] = {nan_fault("head", "activation", 0), nan_fault("head", "activation", 1)};
+    two[1].step = 1;
+    two[1].steps = 5;
+    expect_refused(two, 2, "another fault hits head");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_whole),         cmocka_unit_test(test_order), cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_struck_update), cmocka_unit_test(test_when),  cmocka_unit_test(test_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
