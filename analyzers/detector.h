@@ -16,15 +16,16 @@ typedef struct keel_finding {
     keel_severity severity;
     uint32_t key;        // the detector's own number of the trouble
     bool closed;         // it is over as of this step
+    bool at_once;        // it begins and is over with this finding; closed too
     int64_t site;        // site id; -1: a scalar
     int64_t rank;        // -1: unknown
     uint64_t first_step; // when it began, as far as the detector knows
     uint64_t peak_step, last_step;
     double value, expected, score; // at the peak
     const char *clause; // what happened, as part of a sentence: "loss jumped from 3.1 to 7.4 at step 919"; copied
-    const char (
-        *evidence)[KEEL_EVIDENCE_BYTES]; // lines that show it, in the order of the data flow; NULL: none; copied
-    uint32_t evidence_count;             // at most KEEL_EVIDENCE_MAX
+    const char (*evidence)[KEEL_EVIDENCE_BYTES]; // lines that show it, in the order of the data flow; NULL: none; valid
+                                                 // until the next row
+    uint32_t evidence_count;                     // at most KEEL_EVIDENCE_MAX
 } keel_finding;
 
 typedef struct keel_findings keel_findings; // collects the findings of a row
@@ -50,7 +51,7 @@ typedef struct keel_detector_input {
 // How a rule's findings take part in incidents.
 typedef enum keel_link {
     KEEL_LINK_EVENT,   // joins what happens at the same time
-    KEEL_LINK_CONTEXT, // the same: what else happened then, such as a jump of the learning rate
+    KEEL_LINK_CONTEXT, // the same, and names the incident when nothing began before it, if it is more than a note
     KEEL_LINK_ALONE,   // a state of the run, such as a plateau
 } keel_link;
 

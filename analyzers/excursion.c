@@ -59,6 +59,7 @@ void keel_excursion_note_shift(const keel_level_shift *shift, keel_findings *fin
                       .severity = KEEL_INFO,
                       .key = UINT32_MAX - shift->number, // apart from the numbers of excursions
                       .closed = true,
+                      .at_once = true,
                       .site = -1,
                       .rank = -1,
                       .first_step = shift->step,

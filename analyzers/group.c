@@ -9,7 +9,7 @@
 #include "analyzers/clipped_text.h"
 #include "analyzers/rules.h"
 
-enum { SLOTS = 32, TROUBLES = 12, NO_INCIDENT = UINT32_MAX };
+enum { SLOTS = 32, TROUBLES = 12, SAME_SERIES_REACH = 4, NO_INCIDENT = UINT32_MAX };
 
 // An incident that goes on or may be taken up again. Plain memory.
 typedef struct slot {
@@ -86,21 +86,24 @@ static keel_trouble *find_trouble(keel_group *g, uint32_t rule, const keel_findi
     return NULL;
 }
 
-static bool may_join(const slot *s, uint32_t rule, uint64_t record) {
+// A second trouble of one series is the same one only while the first hardly ended: spikes here and there are apart.
+static bool may_join(const slot *s, uint32_t rule, const keel_finding *f, uint64_t record) {
     if (s->incident == NO_INCIDENT || keel_rule_table[rule]->link == KEEL_LINK_ALONE) return false;
+    bool near = false;
     for (uint32_t i = 0; i < s->count; i++) {
         const keel_trouble *t = &s->troubles[i];
         if (keel_rule_table[t->rule]->link == KEEL_LINK_ALONE) return false;
-        if (!t->closed || record - t->last_record <= keel_rule_table[t->rule]->reach) return true;
+        uint32_t reach = same_series(t, rule, f) ? SAME_SERIES_REACH : keel_rule_table[t->rule]->reach;
+        if (!t->closed || record - t->last_record <= reach) near = true;
     }
-    return false;
+    return near;
 }
 
 // The slot that a new trouble joins: of several, the one that was touched last; NULL: none.
-static slot *find_company(keel_group *g, uint32_t rule, uint64_t record) {
+static slot *find_company(keel_group *g, uint32_t rule, const keel_finding *f, uint64_t record) {
     slot *best = NULL;
     for (slot *s = g->slots; s < g->slots + SLOTS; s++)
-        if (may_join(s, rule, record) && (!best || s->last_record > best->last_record)) best = s;
+        if (may_join(s, rule, f, record) && (!best || s->last_record > best->last_record)) best = s;
     return best;
 }
 
@@ -141,14 +144,14 @@ static void update_trouble(keel_trouble *t, const keel_finding *f, uint64_t reco
         t->value = f->value;
         t->expected = f->expected;
         t->score = f->score;
-        copy_text(t->clause, sizeof t->clause, f->clause ? f->clause : "");
+        copy_text(t->clause, sizeof t->clause, f->clause);
     }
     if (first) {
         t->first_record = record;
         t->site = f->site;
         t->rank = f->rank < 0 ? -1 : (int32_t)f->rank;
     }
-    t->last_record = record;
+    if (first || !f->closed) t->last_record = record; // what ends it is no sign of life
 }
 
 static keel_status new_incident(keel_group *g, slot *s) {
@@ -168,8 +171,8 @@ static keel_status take(keel_group *g, const keel_run_info *info, uint32_t rule,
     slot *s = NULL;
     keel_trouble *t = find_trouble(g, rule, f, &s);
     if (!t) {
-        if (f->closed) return KEEL_OK; // the incident that held it has made room for others
-        s = find_company(g, rule, record);
+        if (f->closed && !f->at_once) return KEEL_OK; // the incident that held it has made room for others
+        s = find_company(g, rule, f, record);
         if (!s) {
             s = take_slot(g, info);
             keel_status status = new_incident(g, s);
@@ -200,14 +203,31 @@ static keel_status take(keel_group *g, const keel_run_info *info, uint32_t rule,
 
 // ---- what an incident says ----
 
-// The trouble that names the incident: the most severe, of those the earliest in the table.
+// A context that explains what else began with it or after it.
+static bool explains(const slot *s, const keel_trouble *t) {
+    if (keel_rule_table[t->rule]->link != KEEL_LINK_CONTEXT || t->severity < KEEL_WARNING) return false;
+    for (uint32_t i = 0; i < s->count; i++)
+        if (s->troubles[i].first_step < t->first_step) return false;
+    return true;
+}
+
+// The trouble that names the incident: a context that explains it, else the most severe, of those the earliest in the
+// table.
 static const keel_trouble *leader(const slot *s) {
     const keel_trouble *lead = NULL;
     for (uint32_t i = 0; i < s->count; i++) {
         const keel_trouble *t = &s->troubles[i];
+        if (explains(s, t)) return t;
         if (!lead || t->severity > lead->severity || (t->severity == lead->severity && t->rule < lead->rule)) lead = t;
     }
     return lead;
+}
+
+static keel_severity greatest_severity(const slot *s) {
+    keel_severity greatest = KEEL_INFO;
+    for (uint32_t i = 0; i < s->count; i++)
+        if (s->troubles[i].severity > greatest) greatest = s->troubles[i].severity;
+    return greatest;
 }
 
 static int by_beginning(const void *a, const void *b) {
@@ -240,7 +260,7 @@ static void fill(const slot *s, const keel_run_info *info, keel_incident *incide
     incident->revision = old.revision;
     memcpy(incident->site, old.site, sizeof incident->site); // ids of sites may change with the segment: named once
     incident->rank = old.revision ? old.rank : -1;
-    incident->severity = lead->severity;
+    incident->severity = greatest_severity(s);
     incident->open = !over(s);
     copy_text(incident->rule, sizeof incident->rule, keel_rule_table[lead->rule]->rule);
     incident->first_step = order[0]->first_step;

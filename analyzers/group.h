@@ -36,6 +36,7 @@ typedef struct keel_incident_extra {
 typedef struct keel_finding_entry {
     uint32_t rule;
     keel_finding finding;
+    char clause[KEEL_CLAUSE_BYTES];
 } keel_finding_entry;
 
 enum { KEEL_FINDINGS_MAX = 256 }; // of one row; more are dropped: by then the first ones tell

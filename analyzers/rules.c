@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "analyzers/clipped_text.h"
 #include "analyzers/detect/detectors.h"
 #include "analyzers/group.h"
 
@@ -29,7 +30,12 @@ struct keel_rules {
 
 void keel_findings_add(keel_findings *findings, const keel_finding *finding) {
     if (findings->count == KEEL_FINDINGS_MAX) return;
-    findings->entries[findings->count++] = (keel_finding_entry){findings->rule, *finding};
+    keel_finding_entry *entry = &findings->entries[findings->count++];
+    entry->rule = findings->rule;
+    entry->finding = *finding;
+    entry->clause[0] = 0;
+    if (finding->clause) keel_text_append(entry->clause, sizeof entry->clause, "%s", finding->clause);
+    entry->finding.clause = entry->clause;
 }
 
 // ---- parameters ----

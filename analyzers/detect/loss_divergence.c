@@ -9,14 +9,20 @@
 // last 131,072 records or more, times 1.5, is the least rise that counts. The second, since one rise that came back may
 // have been a real one.
 //
-// Critical: above ln(vocabulary), where that is known; or after 256 records at half above the best, if the run was
-// quiet before for four times as long as the rise took, so that this is no part of a wave. A sudden divergence is
-// critical by loss_spike long before.
+// Critical: above ln(vocabulary), where that is known; or after 256 records, for a rise by a quarter of the mean loss
+// so far which is
+// - quick: the run was quiet before for ten times as long,
+// - greater by that factor 1.5 than any that came back,
+// - no random walk: at least 6 sigma sqrt(n), where n blocks of 64 records passed since the rise began and sigma is the
+// spread of the
+//   changes of the median from block to block before it.
+// So no part of a wave or a walk is critical. A sudden divergence is critical by loss_spike long before.
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 
 #include "analyzers/detect/detectors.h"
+#include "analyzers/run_settings.h"
 #include "analyzers/series.h"
 
 enum { P_RISE, P_RISE_NATS, P_SIGMA, P_WANDER, P_REGAIN, P_CRITICAL_RECORDS, P_CRITICAL_RISE, P_VOCABULARY, PARAMS };
@@ -27,11 +33,12 @@ static const keel_param_info params[PARAMS] = {
     [P_WANDER] = {"wander", 1.5, 0, 1e3, "least rise over the second greatest one that came back"},
     [P_REGAIN] = {"regain", 0.5, 0.01, 1, "share of the rise that is regained when it is over"},
     [P_CRITICAL_RECORDS] = {"critical_records", 256, 1, 1e9, "records after which a great rise is critical"},
-    [P_CRITICAL_RISE] = {"critical_rise", 0.5, 0, 1e3, "what rise is great, as a share of the best median"},
-    [P_VOCABULARY] = {"vocabulary", 0, 0, 1e9, "tokens: a median above their logarithm is critical; 0: unknown"},
+    [P_CRITICAL_RISE] = {"critical_rise", 0.25, 0, 1e3, "what rise is great, as a share of the mean so far"},
+    [P_VOCABULARY] = {"vocabulary", 0, 0, 1e9, "tokens: a median above their logarithm is critical; 0: from the run"},
 };
 
-enum { WINDOW = 64, WARMUP = 128, MEMORY = 131072 };
+enum { WINDOW = 64, WARMUP = 128, MEMORY = 131072, QUIET_BEFORE = 10, CHANGES_KNOWN = 16, MERGES = 8 };
+#define WALK_SIGMA 6.0
 
 // The two greatest rises that came back, of this and of the last stretch of MEMORY records.
 typedef struct wander {
@@ -50,9 +57,17 @@ typedef struct state {
     double drawup;     // greatest rise above it since the last one that came back
     uint64_t low_step; // when the median was last near the best
     uint64_t low_record;
-    uint64_t opened; // record
+    uint64_t opened;       // record
+    uint64_t great_record; // when the rise was great first; 0: never
+    double sum_of_medians; // of all medians so far, whose number is medians
+    uint64_t medians;
     uint64_t peak_step, last_step;
-    double peak; // greatest median since then
+    double vocabulary;   // of the run; 0: unknown
+    double peak;         // greatest median since then
+    double block_median; // of the block of WINDOW records before
+    keel_window changes; // of it, from block to block, outside of divergences
+    double changes_store[KEEL_WINDOW_STORE(WINDOW)];
+    double regained; // the median with which the last one was over
     double sigma;
     wander known;
 } state;
@@ -60,12 +75,15 @@ typedef struct state {
 static void init(void *memory) {
     state *s = memory;
     keel_window_init(&s->window, WINDOW);
+    keel_window_init(&s->changes, WINDOW);
+    s->block_median = NAN;
     s->best = INFINITY;
 }
 
 static void start(void *memory, const keel_run_info *info) {
     state *s = memory;
     s->loss = keel_run_scalar(info, "loss");
+    s->vocabulary = keel_run_setting(info, "model_config", "vocab_size", s->vocabulary);
 }
 
 static void learn(state *s, double rise) {
@@ -96,11 +114,19 @@ static double least_rise(const state *s, const double *p) {
     return fmax(fmax(rise, p[P_SIGMA] * sigma), p[P_WANDER] * known_wander(&s->known));
 }
 
-static bool is_critical(const state *s, const double *p, double median) {
-    double chance = p[P_VOCABULARY] > 1 ? log(p[P_VOCABULARY]) : INFINITY;
+static bool is_critical(state *s, const double *p, double median) {
+    double vocabulary = p[P_VOCABULARY] > 0 ? p[P_VOCABULARY] : s->vocabulary;
+    double chance = vocabulary > 1 ? log(vocabulary) : INFINITY;
     if (median > chance && s->best < 0.8 * chance) return true;
-    if (s->records - s->opened < (uint64_t)p[P_CRITICAL_RECORDS]) return false;
-    return median - s->best >= p[P_CRITICAL_RISE] * fabs(s->best) && s->low_record >= 4 * (s->records - s->low_record);
+    double rise = median - s->best, mean = fabs(s->sum_of_medians / (double)s->medians);
+    double came_back = fmax(s->known.greatest[0], s->known.greatest[1]);
+    if (rise < fmax(p[P_CRITICAL_RISE] * mean, p[P_WANDER] * came_back)) return false;
+    if (s->great_record == 0) s->great_record = s->records;
+    double blocks = (double)(s->records - s->low_record) / WINDOW + 1;
+    double sigma = 1.4826 * fmax(s->changes.mad, fabs(s->changes.median));
+    if (s->changes.count < CHANGES_KNOWN || rise < WALK_SIGMA * sigma * sqrt(blocks)) return false;
+    bool quick = (s->great_record - s->low_record) * QUIET_BEFORE <= s->low_record;
+    return quick && s->records - s->opened >= (uint64_t)p[P_CRITICAL_RECORDS];
 }
 
 static void report(const state *s, keel_findings *findings) {
@@ -140,7 +166,7 @@ static void follow_quiet(state *s, const double *p, uint64_t step, double median
     if (rise < least) return;
     s->active = 1;
     s->key++;
-    s->critical = 0;
+    s->great_record = 0;
     s->opened = s->records;
     s->peak = median;
     s->peak_step = s->last_step = step;
@@ -158,11 +184,19 @@ static void follow_divergence(state *s, const double *p, uint64_t step, double m
         s->active = 0;
         learn(s, s->peak - s->best);
         s->drawup = 0;
+        s->regained = median;
     } else {
         s->last_step = step;
         if (is_critical(s, p, median)) s->critical = 1;
     }
     report(s, findings);
+    if (!s->active) s->best = s->regained; // what comes next is measured from here
+}
+
+static void end_block(state *s) {
+    double change = s->window.median - s->block_median;
+    if (!s->active && isfinite(change)) keel_window_push(&s->changes, s->changes_store, change);
+    s->block_median = s->window.median;
 }
 
 static void update(void *memory, const keel_detector_input *in, keel_findings *findings) {
@@ -173,6 +207,9 @@ static void update(void *memory, const keel_detector_input *in, keel_findings *f
     s->records++;
     age(s);
     if (!keel_window_push(&s->window, s->store, value) || s->window.count < WINDOW) return;
+    if (s->medians % MERGES == 0) end_block(s);
+    s->sum_of_medians += s->window.median;
+    s->medians++;
     if (s->active)
         follow_divergence(s, in->params, in->row->step.step, s->window.median, findings);
     else

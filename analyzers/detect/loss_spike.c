@@ -26,8 +26,9 @@ static const keel_param_info params[PARAMS] = {
     [P_CRITICAL_RISE] = {"critical_rise", 0.5, 0, 1e3, "rise that is critical when three records show it"},
 };
 
-enum { GREAT_RECORDS = 3 };
-#define OUTLIER 6.0
+enum { GREAT_RECORDS = 3, JUMP_RECORDS = 4 };
+#define JUMP_SHARE 0.5 // of the rise, within JUMP_RECORDS
+#define OUTLIER    6.0
 
 typedef struct state {
     int32_t loss;
@@ -35,6 +36,8 @@ typedef struct state {
     keel_series series;
     keel_tail tail;
     keel_excursion excursion;
+    double last[JUMP_RECORDS]; // the latest losses
+    uint64_t records;
 } state;
 
 static void init(void *memory) {
@@ -47,11 +50,18 @@ static void start(void *memory, const keel_run_info *info) {
     s->loss = keel_run_scalar(info, "loss");
 }
 
+static double least_of_last(const state *s) {
+    double least = s->last[0];
+    for (int i = 1; i < JUMP_RECORDS; i++) least = fmin(least, s->last[i]);
+    return least;
+}
+
 static bool is_alarm(const state *s, const double *p, double value, const keel_score *score) {
     double rise = value - score->expected, level = fabs(score->expected);
     if (!score->ready || score->z < p[P_Z]) return false;
     if (rise < fmax(fmin(p[P_RISE_NATS], 0.2 * level), p[P_RISE] * level)) return false;
     if (score->expected > 0 && log(value / score->expected) * score->expected < p[P_LOG_Z] * score->sigma) return false;
+    if (value - least_of_last(s) < JUMP_SHARE * rise) return false;
     return rise >= p[P_SURE] * level || keel_tail_rate(&s->tail, score->z) <= p[P_TAIL];
 }
 
@@ -89,6 +99,7 @@ static void update(void *memory, const keel_detector_input *in, keel_findings *f
                                     .alarm = is_alarm(s, in->params, value, &score)};
     record.great = record.outside && value - score.expected >= in->params[P_CRITICAL_RISE] * fabs(score.expected);
     if (keel_excursion_add(&s->excursion, &record)) report(s, in->params, findings);
+    s->last[s->records++ % JUMP_RECORDS] = value;
     if (score.ready) keel_tail_add(&s->tail, score.z);
     if (in->row->step.flags & KEEL_STEP_SKIPPED) return;
     if (keel_series_add(&s->series, &sp, value, &score) != KEEL_LEVEL_CHANGED) return;
