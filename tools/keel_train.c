@@ -185,7 +185,7 @@ static void open_csv(console_view *console) {
     console->csv = fopen(path, console->resume ? "a" : "w");
     if (!console->csv)
         keel_log(KEEL_LOG_WARNING, "%s: cannot be written: %s; the run goes on without it", path, strerror(errno));
-    else if (ftell(console->csv) == 0)
+    else if (!fseek(console->csv, 0, SEEK_END) && ftell(console->csv) == 0)
         fputs("step,loss,grad_norm,lr\n", console->csv);
     console->output_dir = NULL;
 }
@@ -244,6 +244,8 @@ static keel_status train(const arguments *args, const keel_affinity *affinity, b
     if ((status = agree(status))) goto done;
     keel_probe *probe = keel_assembly_probe(assembly);
 
+    console.output_dir = config->runner.output_dir;
+    console.interval = (uint64_t)config->runner.log_interval;
     status = keel_trainer_open(
         config, MPI_COMM_WORLD, probe, args->resume,
         &(keel_trainer_report){.context = &console, .progress = print_progress, .step = print_step, .note = print_note},
