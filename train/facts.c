@@ -51,6 +51,7 @@ void keel_facts_of(const keel_train_config *config, const char *data, uint32_t r
     add_int(facts, "model_config.num_heads", true, model->num_heads);
     add_int(facts, "model_config.n_kv_heads", true, model->n_kv_heads);
     add_int(facts, "model_config.intermediate_size", true, model->intermediate_size);
+    add_int(facts, "model_config.max_position_embeddings", true, model->max_position_embeddings);
     add_int(facts, "model_config.tie_word_embeddings", true, model->tie_word_embeddings);
     add_double(facts, "model_config.layer_norm_epsilon", true, model->layer_norm_epsilon);
     add_double(facts, "model_config.rms_norm_eps", true, model->rms_norm_eps);

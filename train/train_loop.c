@@ -50,10 +50,10 @@ static double learning_rate(const keel_trainer *trainer, uint64_t step, uint64_t
 
 static keel_status micro_batch(keel_trainer *trainer, uint64_t step, size_t micro, double scale, double *loss) {
     keel_micro_begin(trainer->probe, (uint32_t)micro);
+    float *grad = keel_buckets_begin(trainer->buckets, micro);
     keel_status status = keel_loader_next(&trainer->loader, trainer->tokens);
     if (status) return status;
     spoil_batch(trainer, step, micro);
-    float *grad = keel_buckets_begin(trainer->buckets, micro);
     status = keel_model_forward(trainer->model, trainer->tokens, scale, grad, loss);
     keel_poll(trainer->probe);
     if (!status) status = keel_model_backward(trainer->model, keel_buckets_ready, trainer->buckets);

@@ -131,6 +131,17 @@ static keel_status add_scalars(keel_trainer *trainer) {
     return status;
 }
 
+static keel_status check_fault_ranks(const keel_trainer *trainer) {
+    const int ranks = trainer->mesh.world.size;
+    for (size_t i = 0; i < trainer->config->fault_count; i++) {
+        const keel_fault_config *fault = &trainer->config->faults[i];
+        if (fault->rank >= ranks)
+            return keel_yaml_fail_key(fault->node, "rank", "rank %lld, but the job has %d rank%s, from 0",
+                                      (long long)fault->rank, ranks, ranks == 1 ? "" : "s");
+    }
+    return KEEL_OK;
+}
+
 static keel_status open_model(keel_trainer *trainer) {
     const keel_train_config *config = trainer->config;
     const keel_comm *world = &trainer->mesh.world, *dp = &trainer->mesh.data_parallel;
@@ -154,6 +165,7 @@ static keel_status open_model(keel_trainer *trainer) {
         status = keel_optimizer_open(&config->optimizer, trainer->model, trainer->taps, (uint32_t)dp->rank,
                                      (uint32_t)dp->size, &trainer->optimizer);
     if (!status) status = add_scalars(trainer);
+    if (!status) status = check_fault_ranks(trainer);
     if (!status) status = keel_taps_check(trainer->taps);
     return keel_agree(world, status);
 }

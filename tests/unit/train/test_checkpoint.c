@@ -1,0 +1,413 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <signal.h>
+#include <sys/resource.h>
+
+#include "temp_folder.h"
+#include "train/checkpoint.h"
+#include "train/checkpoint_folder.h"
+#include "train/pretrained.h"
+#include "train/recovery.h"
+#include "train/safetensors.h"
+
+typedef struct rig {
+    char *dir;
+    keel_train_config config;
+    keel_probe *probe;
+    keel_taps *taps;
+    keel_model *model;
+    keel_optimizer *optimizer;
+    keel_facts facts;
+} rig;
+
+static keel_train_config small_config(keel_model_type type) {
+    return (keel_train_config){.runner = {.steps = 10, .batch_size = 1, .gradient_accumulation_steps = 1, .seed = 3},
+                               .model = {.model_type = type,
+                                         .vocab_size = 16,
+                                         .seq_length = 8,
+                                         .hidden_size = 8,
+                                         .num_layers = 2,
+                                         .num_heads = 2,
+                                         .n_kv_heads = type == KEEL_MODEL_LLAMA ? 1 : 2,
+                                         .intermediate_size = 16,
+                                         .layer_norm_epsilon = 1e-5,
+                                         .rms_norm_eps = 1e-6,
+                                         .theta = 10000,
+                                         .max_position_embeddings = 8,
+                                         .tie_word_embeddings = type == KEEL_MODEL_GPT2,
+                                         .initializer_range = 0.02},
+                               .optimizer = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8},
+                               .lr = {.learning_rate = 1e-3, .total_steps = 10}};
+}
+
+static void open_model(rig *r, keel_model_type type) {
+    r->config = small_config(type);
+    assert_int_equal(keel_probe_open(0, &r->probe), KEEL_OK);
+    assert_int_equal(keel_taps_open(r->probe, 0, NULL, 0, &r->taps), KEEL_OK);
+    if (keel_model_open(&r->config.model, 1, r->taps, &r->model)) fail_msg("%s", keel_error());
+    if (keel_optimizer_open(&r->config.optimizer, r->model, r->taps, 0, 1, &r->optimizer)) fail_msg("%s", keel_error());
+    keel_facts_of(&r->config, "data", 1, &r->facts);
+}
+
+static void close_model(rig *r) {
+    keel_optimizer_close(r->optimizer);
+    keel_model_close(r->model);
+    keel_taps_close(r->taps);
+    keel_probe_close(r->probe);
+}
+
+static int set_up(void **state) {
+    rig *r = calloc(1, sizeof *r);
+    *state = r;
+    void *dir = NULL;
+    if (!r || temp_folder_make(&dir)) return -1;
+    r->dir = dir;
+    open_model(r, KEEL_MODEL_LLAMA);
+    return 0;
+}
+
+static int tear_down(void **state) {
+    rig *r = *state;
+    close_model(r);
+    void *dir = r->dir;
+    const int result = temp_folder_remove(&dir);
+    free(r);
+    return result;
+}
+
+// Every buffer of a checkpoint full of values that depend on SEED.
+static void fill(rig *r, uint64_t seed) {
+    keel_model_init(r->model, seed);
+    size_t count;
+    const keel_optimizer_state *states = keel_optimizer_states(r->optimizer, &count);
+    for (size_t i = 0; i < count; i++)
+        for (size_t k = 0; k < keel_model_numel(r->model); k++)
+            states[i].data[k] = keel_model_weights(r->model)[k] * (float)(i + 2);
+}
+
+static float *copy_weights(const rig *r) {
+    const size_t bytes = keel_model_numel(r->model) * sizeof(float);
+    float *copy = malloc(bytes);
+    memcpy(copy, keel_model_weights(r->model), bytes);
+    return copy;
+}
+
+static keel_checkpoint checkpoint_of(rig *r) {
+    return (keel_checkpoint){.model = r->model, .optimizer = r->optimizer, .progress = {10, 9, 80, 1}};
+}
+
+static void test_everything_comes_back(void **state) {
+    rig *r = *state;
+    const char *path = temp_path(r->dir, "c");
+    static uint8_t monitor[5] = {1, 2, 3, 0, 5};
+    fill(r, 1);
+    keel_checkpoint written = checkpoint_of(r), read = checkpoint_of(r);
+    written.monitor = monitor;
+    written.monitor_bytes = sizeof monitor;
+    assert_int_equal(keel_checkpoint_write(path, &written, &r->facts), KEEL_OK);
+    float *weights = copy_weights(r);
+    fill(r, 2);
+
+    read.progress = (keel_progress){0};
+    char *changed = NULL;
+    assert_int_equal(keel_checkpoint_read(path, &r->facts, &read, &changed), KEEL_OK);
+    assert_null(changed);
+    assert_memory_equal(&read.progress, &written.progress, sizeof read.progress);
+    assert_int_equal(read.monitor_bytes, sizeof monitor);
+    assert_memory_equal(read.monitor, monitor, sizeof monitor);
+    const size_t numel = keel_model_numel(r->model);
+    assert_memory_equal(keel_model_weights(r->model), weights, numel * sizeof *weights);
+    size_t count;
+    const keel_optimizer_state *states = keel_optimizer_states(r->optimizer, &count);
+    assert_int_equal(count, 2);
+    for (size_t i = 0; i < count; i++)
+        for (size_t k = 0; k < numel; k++) assert_true(states[i].data[k] == weights[k] * (float)(i + 2));
+    free(read.monitor);
+    free(weights);
+}
+
+static void test_damage_overwrites_nothing(void **state) {
+    rig *r = *state;
+    const char *path = temp_path(r->dir, "c");
+    fill(r, 1);
+    keel_checkpoint checkpoint = checkpoint_of(r);
+    assert_int_equal(keel_checkpoint_write(path, &checkpoint, &r->facts), KEEL_OK);
+    const size_t size = temp_size(path), numel = keel_model_numel(r->model);
+    fill(r, 2);
+    float *weights = copy_weights(r);
+    char *changed = NULL;
+    for (size_t at = 0; at < size; at += 97) {
+        temp_flip(path, (long)at);
+        assert_int_equal(keel_checkpoint_read(path, &r->facts, &checkpoint, &changed), KEEL_ERR_FORMAT);
+        assert_non_null(strstr(keel_error(), path));
+        temp_flip(path, (long)at);
+    }
+    assert_int_equal(truncate(path, (off_t)size / 2), 0);
+    assert_int_equal(keel_checkpoint_read(path, &r->facts, &checkpoint, &changed), KEEL_ERR_FORMAT);
+    assert_null(changed);
+    assert_memory_equal(keel_model_weights(r->model), weights, numel * sizeof *weights);
+    free(weights);
+}
+
+static void test_what_does_not_fit_is_named(void **state) {
+    rig *r = *state;
+    const char *path = temp_path(r->dir, "c");
+    keel_checkpoint checkpoint = checkpoint_of(r);
+    assert_int_equal(keel_checkpoint_write(path, &checkpoint, &r->facts), KEEL_OK);
+    char *changed = NULL;
+    keel_facts other;
+    keel_train_config config = r->config;
+    config.model.hidden_size = 16;
+    keel_facts_of(&config, "data", 1, &other);
+    assert_int_equal(keel_checkpoint_read(path, &other, &checkpoint, &changed), KEEL_ERR_CONFIG);
+    assert_non_null(strstr(keel_error(), "model_config.hidden_size is 8 there and 16 here"));
+
+    config = r->config;
+    config.lr.learning_rate = 2e-3;
+    keel_facts_of(&config, "data", 2, &other);
+    assert_int_equal(keel_checkpoint_read(path, &other, &checkpoint, &changed), KEEL_OK);
+    assert_non_null(changed);
+    assert_non_null(strstr(changed, "lr_schedule.learning_rate 0.001 -> 0.002, parallel_config.data_parallel 1 -> 2"));
+    free(changed);
+
+    // A plain model is no checkpoint.
+    const float x = 1;
+    const keel_safetensors_item item = {"x", "F32", 1, {1}, &x};
+    assert_int_equal(
+        keel_safetensors_write(path, &(keel_safetensors_content){.items = &item, .item_count = 1, .checksum = true}),
+        KEEL_OK);
+    assert_int_equal(keel_checkpoint_read(path, &other, &checkpoint, &changed), KEEL_ERR_FORMAT);
+    assert_non_null(strstr(keel_error(), "not a checkpoint"));
+}
+
+static void test_nonfinite_values_are_named(void **state) {
+    rig *r = *state;
+    fill(r, 1);
+    const keel_checkpoint checkpoint = checkpoint_of(r);
+    char name[KEEL_SITE_NAME_BYTES + 32] = "";
+    assert_false(keel_checkpoint_nonfinite(&checkpoint, name));
+    size_t params, states;
+    const keel_param *param = keel_model_params(r->model, &params);
+    keel_model_weights(r->model)[param[1].offset] = NAN;
+    assert_true(keel_checkpoint_nonfinite(&checkpoint, name));
+    char wanted[KEEL_SITE_NAME_BYTES + 32];
+    snprintf(wanted, sizeof wanted, "model.%s", param[1].name);
+    assert_string_equal(name, wanted);
+    fill(r, 1);
+    keel_optimizer_states(r->optimizer, &states)[1].data[param[0].offset] = INFINITY;
+    assert_true(keel_checkpoint_nonfinite(&checkpoint, name));
+    snprintf(wanted, sizeof wanted, "exp_avg_sq.%s", param[0].name);
+    assert_string_equal(name, wanted);
+}
+
+// A write that the system refuses in the middle, as on a full disk.
+static void test_a_full_disk_leaves_the_old_one(void **state) {
+    rig *r = *state;
+    const char *path = temp_path(r->dir, "c");
+    keel_checkpoint checkpoint = checkpoint_of(r);
+    assert_int_equal(keel_checkpoint_write(path, &checkpoint, &r->facts), KEEL_OK);
+    const size_t size = temp_size(path);
+    struct rlimit old, small;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+    small = old;
+    small.rlim_cur = 4096;
+    void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    checkpoint.progress.step = 11;
+    const keel_status status = keel_checkpoint_write(path, &checkpoint, &r->facts);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
+    signal(SIGXFSZ, handler);
+    assert_int_equal(status, KEEL_ERR_IO);
+    assert_non_null(strstr(keel_error(), "c.partial: "));
+    assert_int_equal(access(temp_path(r->dir, "c.partial"), F_OK), -1);
+    assert_int_equal(temp_size(path), size);
+    char *changed = NULL;
+    assert_int_equal(keel_checkpoint_read(path, &r->facts, &checkpoint, &changed), KEEL_OK);
+    assert_int_equal(checkpoint.progress.step, 10);
+}
+
+// ---- the folder ----
+
+static void put(rig *r, keel_checkpoint_folder *folder, uint64_t step) {
+    keel_checkpoint checkpoint = checkpoint_of(r);
+    checkpoint.progress.step = step;
+    const keel_checkpoint_entry entry = {.step = step};
+    char *path = keel_checkpoint_folder_path(folder, &entry);
+    assert_int_equal(keel_checkpoint_write(path, &checkpoint, &r->facts), KEEL_OK);
+    free(path);
+    assert_int_equal(keel_checkpoint_folder_add(folder, step), KEEL_OK);
+}
+
+static void open_folder(const rig *r, keel_checkpoint_folder *folder) {
+    mkdir(temp_path(r->dir, "checkpoints"), 0777);
+    assert_int_equal(keel_checkpoint_folder_open(r->dir, folder), KEEL_OK);
+}
+
+// "100 200h 300": the steps, h: healthy. Both as the folder lists them and as a new look at the disk does.
+static void expect_entries(const rig *r, keel_checkpoint_folder *folder, const char *wanted) {
+    for (int look = 0; look < 2; look++) {
+        char text[256] = "";
+        for (size_t i = 0; i < folder->count; i++)
+            snprintf(text + strlen(text), sizeof text - strlen(text), "%s%llu%s", i ? " " : "",
+                     (unsigned long long)folder->entries[i].step, folder->entries[i].healthy ? "h" : "");
+        assert_string_equal(text, wanted);
+        if (look) break;
+        keel_checkpoint_folder_close(folder);
+        assert_int_equal(keel_checkpoint_folder_open(r->dir, folder), KEEL_OK);
+    }
+}
+
+static void test_marks_of_health(void **state) {
+    rig *r = *state;
+    keel_checkpoint_folder folder;
+    open_folder(r, &folder);
+    for (uint64_t step = 100; step <= 400; step += 100) put(r, &folder, step);
+    assert_int_equal(keel_checkpoint_folder_judge(&folder, &(keel_health){0}), KEEL_OK);
+    expect_entries(r, &folder, "100 200 300 400");
+    // Quiet since step 150: 100 saw trouble after it; 300 has not yet seen 200 steps.
+    assert_int_equal(keel_checkpoint_folder_judge(&folder, &(keel_health){.judged_step = 499, .quiet_steps = 349}),
+                     KEEL_OK);
+    expect_entries(r, &folder, "100 200h 300 400");
+    assert_int_equal(keel_checkpoint_folder_judge(&folder, &(keel_health){.judged_step = 500, .quiet_steps = 350}),
+                     KEEL_OK);
+    expect_entries(r, &folder, "100 200h 300h 400");
+    assert_int_equal(keel_checkpoint_folder_judge(&folder, &(keel_health){.judged_step = 700, .quiet_steps = 199}),
+                     KEEL_OK);
+    expect_entries(r, &folder, "100 200h 300h 400");
+    put(r, &folder, 300); // a course that was given up
+    expect_entries(r, &folder, "100 200h 300 400");
+    keel_checkpoint_folder_close(&folder);
+}
+
+static void test_what_is_deleted(void **state) {
+    rig *r = *state;
+    keel_checkpoint_folder folder;
+    open_folder(r, &folder);
+    for (uint64_t step = 100; step <= 500; step += 100) put(r, &folder, step);
+    const keel_health quiet = {.judged_step = 700, .quiet_steps = 700};
+    assert_int_equal(keel_checkpoint_folder_judge(&folder, &quiet), KEEL_OK);
+    for (uint64_t step = 600; step <= 900; step += 100) put(r, &folder, step);
+    expect_entries(r, &folder, "100h 200h 300h 400h 500h 600 700 800 900");
+    assert_int_equal(keel_checkpoint_folder_prune(&folder, 2, 3), KEEL_OK);
+    expect_entries(r, &folder, "300h 400h 500h 800 900");
+    assert_int_equal(keel_checkpoint_folder_prune(&folder, 0, 0), KEEL_OK);
+    expect_entries(r, &folder, "900");
+    keel_checkpoint_folder_close(&folder);
+}
+
+static void test_leftovers_and_old_runs(void **state) {
+    rig *r = *state;
+    keel_checkpoint_folder folder;
+    assert_int_equal(keel_checkpoint_folder_open(r->dir, &folder), KEEL_OK); // no folder yet
+    char *moved = NULL;
+    assert_int_equal(keel_checkpoint_folder_clear(&folder, &moved), KEEL_OK);
+    assert_null(moved);
+    keel_checkpoint_folder_close(&folder);
+
+    open_folder(r, &folder);
+    put(r, &folder, 1);
+    const char *partial = temp_path(r->dir, "checkpoints/step-0000000002.safetensors.partial");
+    temp_write(partial, "x", 1);
+    temp_write(temp_path(r->dir, "checkpoints/step-1.safetensors"), "x", 1);
+    temp_write(temp_path(r->dir, "checkpoints/step-0000000003.safetensors.damaged"), "x", 1);
+    expect_entries(r, &folder, "1");
+    assert_int_equal(access(partial, F_OK), -1);
+
+    assert_int_equal(keel_checkpoint_folder_clear(&folder, &moved), KEEL_OK);
+    assert_string_equal(moved, temp_path(r->dir, "checkpoints.1"));
+    free(moved);
+    expect_entries(r, &folder, "");
+    open_folder(r, &folder);
+    put(r, &folder, 1);
+    assert_int_equal(keel_checkpoint_folder_clear(&folder, &moved), KEEL_OK);
+    assert_string_equal(moved, temp_path(r->dir, "checkpoints.2"));
+    free(moved);
+    keel_checkpoint_folder_close(&folder);
+}
+
+// ---- recovery ----
+
+static void hear(void *context, const char *text) {
+    strcat(context, text);
+    strcat(context, "\n");
+}
+
+static void damage(keel_checkpoint_folder *folder, size_t index) {
+    char *path = keel_checkpoint_folder_path(folder, &folder->entries[index]);
+    temp_flip(path, (long)temp_size(path) / 2);
+    free(path);
+}
+
+static void test_the_newest_whole_one_is_taken(void **state) {
+    rig *r = *state;
+    keel_checkpoint_folder folder;
+    char notes[4096] = "";
+    open_folder(r, &folder);
+    keel_checkpoint checkpoint = checkpoint_of(r);
+    assert_int_equal(keel_recover(&folder, &r->facts, hear, notes, &checkpoint), KEEL_ERR_NOT_FOUND);
+    assert_non_null(strstr(keel_error(), "no checkpoint to resume from"));
+
+    for (uint64_t step = 100; step <= 300; step += 100) put(r, &folder, step);
+    damage(&folder, 2);
+    assert_int_equal(keel_recover(&folder, &r->facts, hear, notes, &checkpoint), KEEL_OK);
+    assert_int_equal(checkpoint.progress.step, 200);
+    assert_non_null(strstr(notes, "step-0000000300.safetensors: damaged"));
+    assert_non_null(strstr(notes, "resumed from "));
+    expect_entries(r, &folder, "100 200");
+    assert_int_equal(access(temp_path(r->dir, "checkpoints/step-0000000300.safetensors.damaged"), F_OK), 0);
+
+    damage(&folder, 0);
+    damage(&folder, 1);
+    assert_int_equal(keel_recover(&folder, &r->facts, hear, notes, &checkpoint), KEEL_ERR_NOT_FOUND);
+    assert_non_null(strstr(keel_error(), "none of its 2 checkpoints is whole"));
+    keel_checkpoint_folder_close(&folder);
+}
+
+// ---- export ----
+
+static void test_exported_weights_come_back(void **state) {
+    rig *r = *state;
+    static const keel_model_type types[] = {KEEL_MODEL_LLAMA, KEEL_MODEL_GPT2};
+    for (size_t t = 0; t < 2; t++) {
+        close_model(r);
+        open_model(r, types[t]);
+        fill(r, 1);
+        float *weights = copy_weights(r);
+        const char *path = temp_path(r->dir, "model.safetensors");
+        assert_int_equal(keel_pretrained_save(path, r->model), KEEL_OK);
+        fill(r, 2);
+        size_t ignored = 7;
+        if (keel_pretrained_load(r->dir, r->model, &ignored)) fail_msg("%s", keel_error());
+        assert_int_equal(ignored, 0);
+        assert_memory_equal(keel_model_weights(r->model), weights, keel_model_numel(r->model) * sizeof *weights);
+        free(weights);
+    }
+    // GPT-2's file does not make a LLaMA.
+    close_model(r);
+    open_model(r, KEEL_MODEL_LLAMA);
+    size_t ignored;
+    assert_int_equal(keel_pretrained_load(r->dir, r->model, &ignored), KEEL_ERR_FORMAT);
+    assert_non_null(strstr(keel_error(), "no tensor model."));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+        TEST(test_everything_comes_back),
+        TEST(test_damage_overwrites_nothing),
+        TEST(test_what_does_not_fit_is_named),
+        TEST(test_nonfinite_values_are_named),
+        TEST(test_a_full_disk_leaves_the_old_one),
+        TEST(test_marks_of_health),
+        TEST(test_what_is_deleted),
+        TEST(test_leftovers_and_old_runs),
+        TEST(test_the_newest_whole_one_is_taken),
+        TEST(test_exported_weights_come_back),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
