@@ -213,7 +213,10 @@ static keel_status drain(void *context) {
 
 static keel_health health(void *context) {
     const keel_monitor *monitor = context;
-    return monitor->has_judge ? monitor->judge.health(monitor->judge.sink.context) : (keel_health){0};
+    keel_health health = {0};
+    if (monitor->has_judge) health = monitor->judge.health(monitor->judge.sink.context);
+    health.stop = monitor->options.config->stop_on_critical && health.open_criticals > 0;
+    return health;
 }
 
 static keel_status save(void *context, void **bytes, size_t *size) {

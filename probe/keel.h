@@ -103,6 +103,7 @@ typedef struct keel_health {
     uint64_t quiet_steps;   // steps up to it without a warning or critical incident open
     uint32_t open_warnings; // incidents open now
     uint32_t open_criticals;
+    bool stop; // the monitor asks for the end of the run (monitor.stop_on_critical)
 } keel_health;
 
 // The monitor's view on this process (complete on rank 0; zeros elsewhere and without a backend). Never blocks.

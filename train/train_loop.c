@@ -8,6 +8,9 @@
 #include "train/pretrained.h"
 #include "train/trainer_state.h"
 
+// KEEL_CONTROL_STOP of a rank; the greatest decides.
+enum { STOP_BY_CALLER = 1, STOP_BY_MONITOR };
+
 // What a step finds out on its way.
 typedef struct outcome {
     double control[KEEL_CONTROL_COUNT];
@@ -89,8 +92,9 @@ static void fill_control(keel_trainer *trainer, keel_status status, outcome *out
     control[KEEL_CONTROL_LOSS_RANK] = rank;
     control[KEEL_CONTROL_NONFINITE] = !isfinite(out->grad_norm) || !isfinite(control[KEEL_CONTROL_LOSS_SUM]);
     control[KEEL_CONTROL_FAILED] = status != KEEL_OK;
-    control[KEEL_CONTROL_STOP] = atomic_load(&trainer->stop);
-    control[KEEL_CONTROL_CRITICALS] = rank == 0 ? keel_probe_health(trainer->probe).open_criticals : 0;
+    const keel_health health = rank == 0 ? keel_probe_health(trainer->probe) : (keel_health){0};
+    control[KEEL_CONTROL_STOP] = health.stop ? STOP_BY_MONITOR : atomic_load(&trainer->stop) ? STOP_BY_CALLER : 0;
+    control[KEEL_CONTROL_CRITICALS] = health.open_criticals;
 }
 
 static void update_weights(keel_trainer *trainer, uint64_t step, outcome *out) {
@@ -221,5 +225,8 @@ keel_status keel_trainer_run(keel_trainer *trainer) {
         stopping = out.control[KEEL_CONTROL_STOP] > 0;
         if (checkpoint_due(trainer)) keel_trainer_save(trainer, out.control[KEEL_CONTROL_CRITICALS] > 0);
     }
-    return finish_run(trainer, !stopping, out.control[KEEL_CONTROL_CRITICALS] > 0);
+    const keel_status status = finish_run(trainer, !stopping, out.control[KEEL_CONTROL_CRITICALS] > 0);
+    if (status || out.control[KEEL_CONTROL_STOP] < STOP_BY_MONITOR) return status;
+    return keel_fail(KEEL_ERR_DIVERGED, "stopped after step %" PRIu64 " by the monitor: a critical incident is open",
+                     trainer->progress.step);
 }

@@ -40,7 +40,8 @@ keel_status keel_trainer_open_with(const keel_train_config *config, const keel_s
                                    keel_probe *probe, bool resume, const keel_trainer_report *report,
                                    keel_trainer **trainer);
 // Trains until runner_config.steps updates are made, then writes OUTPUT_DIR/model.safetensors. KEEL_ERR_DIVERGED after
-// runner_config.stop_after_skipped non-finite gradient norms in a row. Collective.
+// runner_config.stop_after_skipped non-finite gradient norms in a row, or where the monitor asks for the end.
+// Collective.
 keel_status keel_trainer_run(keel_trainer *trainer);
 // Asks for an orderly stop at the next step border (checkpoint included). From any thread or a signal handler.
 void keel_trainer_stop(keel_trainer *trainer);

@@ -18,7 +18,7 @@ typedef enum keel_control {
     KEEL_CONTROL_LOSS_RANK, // its rank
     KEEL_CONTROL_NONFINITE, // 1: the loss or the gradient norm is not finite on some rank
     KEEL_CONTROL_FAILED,    // 1: some rank cannot go on
-    KEEL_CONTROL_STOP,      // 1: some rank was asked to stop
+    KEEL_CONTROL_STOP,      // 1: some rank was asked to stop; 2: by the monitor
     KEEL_CONTROL_CRITICALS, // critical incidents open on rank 0, so that all ranks judge alike
     KEEL_CONTROL_COUNT
 } keel_control;
