@@ -5,7 +5,7 @@
 //     250 val 6.9107
 #include "tools/import/importer.h"
 
-static keel_import_pattern step = {.source = "(?<![\\w.])step\\s+(\\d+)\\s*+\\|\\s*+loss:\\s*+(" KEEL_IMPORT_NUMBER
+static keel_import_pattern step = {.source = "(?<![A-Za-z_])step\\s+(\\d+)\\s*+\\|\\s*+loss:\\s*+(" KEEL_IMPORT_NUMBER
                                              ")\\s*+(?:\\||$)"
                                              "(?:\\s*+lr:?\\s*+(" KEEL_IMPORT_NUMBER ")\\s*+(?:\\||$))?+"
                                              "(?:\\s*+norm:\\s*+(" KEEL_IMPORT_NUMBER ")\\s*+(?:\\||$))?+"};

@@ -33,7 +33,7 @@ static const keel_import_name json_names[] = {
 };
 
 // "epoch 001:" begins what is printed within an epoch, "epoch 001 |" the averages at its end.
-static keel_import_pattern heading = {.source = "(?<![\\w.])epoch\\s+(\\d+)\\s*+(:|\\|)(?:\\s*+(valid) on )?+"};
+static keel_import_pattern heading = {.source = "(?<![A-Za-z_])epoch\\s+(\\d+)\\s*+(:|\\|)(?:\\s*+(valid) on )?+"};
 static keel_import_pattern value = {
     .source = "(?<![\\w])(valid_|train_)?+(loss|num_updates|lr|gnorm|loss_scale|ppl)(?:=|\\s)(" KEEL_IMPORT_NUMBER
               ")(?=[\\s,\\]|]|$)"};

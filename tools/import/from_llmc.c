@@ -5,17 +5,17 @@
 //     1306540 tok/s step   17/74: train loss 4.367631 (80.1 ms, 51000 tok/s) val loss 3.284500
 #include "tools/import/importer.h"
 
-static keel_import_pattern file_train = {.source = "(?<!\\S)s:(\\d+)\\s+trl:(" KEEL_IMPORT_NUMBER ")(?!\\S)"
+static keel_import_pattern file_train = {.source = "(?<![A-Za-z_])s:(\\d+)\\s+trl:(" KEEL_IMPORT_NUMBER ")(?!\\S)"
                                                    "(?:\\s+lr:(" KEEL_IMPORT_NUMBER ")(?!\\S))?+"
                                                    "(?:\\s+norm:(" KEEL_IMPORT_NUMBER ")(?!\\S))?+"};
-static keel_import_pattern file_val = {.source = "(?<!\\S)s:(\\d+)\\s+tel:(" KEEL_IMPORT_NUMBER ")(?!\\S)"};
+static keel_import_pattern file_val = {.source = "(?<![A-Za-z_])s:(\\d+)\\s+tel:(" KEEL_IMPORT_NUMBER ")(?!\\S)"};
 #define Z_SCORE "\\s*+(?:\\([^)]*+\\))?+\\s*+(?:\\||$)"
 static keel_import_pattern train = {
-    .source = "(?<![\\w.])step\\s+(\\d+)/\\d+\\s*+\\|\\s*+(?:train\\s+)?loss\\s+(" KEEL_IMPORT_NUMBER ")" Z_SCORE
+    .source = "(?<![A-Za-z_])step\\s+(\\d+)/\\d+\\s*+\\|\\s*+(?:train\\s+)?loss\\s+(" KEEL_IMPORT_NUMBER ")" Z_SCORE
               "(?:\\s*+norm\\s+(" KEEL_IMPORT_NUMBER ")" Z_SCORE ")?+"
               "(?:\\s*+lr\\s+(" KEEL_IMPORT_NUMBER ")" Z_SCORE ")?+"};
 static keel_import_pattern old_train = {
-    .source = "(?<![\\w.])step\\s+(\\d+)(?:/\\d+)?:\\s+train\\s+loss\\s+(" KEEL_IMPORT_NUMBER ")(?=\\s|$)"
+    .source = "(?<![A-Za-z_])step\\s+(\\d+)(?:/\\d+)?:\\s+train\\s+loss\\s+(" KEEL_IMPORT_NUMBER ")(?=\\s|$)"
               "(?:\\s+norm\\s+(" KEEL_IMPORT_NUMBER ")(?=\\s|$))?+"
               "(?:\\s+lr\\s+(" KEEL_IMPORT_NUMBER ")(?=\\s|$))?+"};
 static keel_import_pattern val = {.source = "^\\s*+()val\\s+loss:?\\s+(" KEEL_IMPORT_NUMBER ")" KEEL_IMPORT_END};

@@ -8,8 +8,8 @@
 
 #include "tools/import/importer.h"
 
-static keel_import_pattern iteration = {.source = "(?<![\\w.])iteration\\s+(\\d+)\\s*+/\\s*+\\d+\\s*+\\|"};
-static keel_import_pattern validation = {.source = "(?<![\\w.])validation loss at iteration\\s+(\\d+)\\b[^|]*+\\|"};
+static keel_import_pattern iteration = {.source = "(?<![A-Za-z_])iteration\\s+(\\d+)\\s*+/\\s*+\\d+\\s*+\\|"};
+static keel_import_pattern validation = {.source = "(?<![A-Za-z_])validation loss at iteration\\s+(\\d+)\\b[^|]*+\\|"};
 
 static bool is_named(keel_import_slice key, const char *name) {
     return key.size == strlen(name) && memcmp(key.text, name, key.size) == 0;

@@ -3,8 +3,10 @@
 //     step:125/5100 val_loss:6.2858 train_time:14706ms step_avg:127.31ms
 #include "tools/import/importer.h"
 
-static keel_import_pattern train = {.source = "(?<!\\S)step:(\\d+)/\\d+\\s+train_loss:(" KEEL_IMPORT_NUMBER ")(?!\\S)"};
-static keel_import_pattern val = {.source = "(?<!\\S)step:(\\d+)/\\d+\\s+val_loss:(" KEEL_IMPORT_NUMBER ")(?!\\S)"};
+static keel_import_pattern train = {.source =
+                                        "(?<![A-Za-z_])step:(\\d+)/\\d+\\s+train_loss:(" KEEL_IMPORT_NUMBER ")(?!\\S)"};
+static keel_import_pattern val = {.source =
+                                      "(?<![A-Za-z_])step:(\\d+)/\\d+\\s+val_loss:(" KEEL_IMPORT_NUMBER ")(?!\\S)"};
 
 static keel_status read_line(keel_import_context *context, void *state, const keel_import_line *line) {
     (void)state;

@@ -7,13 +7,13 @@
 #include "tools/import/importer.h"
 
 static keel_import_pattern meter = {
-    .source = "\\[(\\d+)\\]\\[\\s*+(\\d+)/(\\d+)\\]\\s(?:[^\\[]*?\\s)?Loss(?:/tok)?:?\\s++(" KEEL_IMPORT_NUMBER
-              ")" KEEL_IMPORT_END "(?:.*?\\bLR:?\\s++(" KEEL_IMPORT_NUMBER ")" KEEL_IMPORT_END ")?"};
+    .source = "\\[(\\d+)\\]\\[\\s*+(\\d+)/(\\d+)\\]\\s(?:[^\\[]*?\\s)?(?i:loss)(?:/tok)?:?\\s++(" KEEL_IMPORT_NUMBER
+              ")" KEEL_IMPORT_END "(?:.*?\\b(?i:lr):?\\s++(" KEEL_IMPORT_NUMBER ")" KEEL_IMPORT_END ")?"};
 static keel_import_pattern held_out = {.source = "\\b(?i:test|val(?:id(?:ation)?)?)\\b[^\\[]*+\\["};
 static keel_import_pattern deepspeed_step = {
-    .source = "(?<![\\w.])step=(\\d+),\\s*+skipped=\\d+,\\s*+lr=\\[(" KEEL_IMPORT_NUMBER ")" KEEL_IMPORT_END};
-static keel_import_pattern deepspeed_pipe = {.source = "(?<![\\w.])steps:\\s*+(\\d+)\\s+loss:\\s*+(" KEEL_IMPORT_NUMBER
-                                                       ")\\s+iter time"};
+    .source = "(?<![A-Za-z_])step=(\\d+),\\s*+skipped=\\d+,\\s*+lr=\\[(" KEEL_IMPORT_NUMBER ")" KEEL_IMPORT_END};
+static keel_import_pattern deepspeed_pipe = {
+    .source = "(?<![A-Za-z_])steps:\\s*+(\\d+)\\s+loss:\\s*+(" KEEL_IMPORT_NUMBER ")\\s+iter time"};
 
 static keel_status read_meter(keel_import_context *context, const keel_import_line *line) {
     keel_import_match *match = keel_import_matcher(context);

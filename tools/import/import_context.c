@@ -95,7 +95,17 @@ static size_t without_last_word(const keel_import_line *line) {
     return size;
 }
 
+// Programs print their source into their logs, and documents show what logs look like: comments and strings in such are
+// no records.
+static bool is_source(const keel_import_line *line, bool table) {
+    const char *text = line->text;
+    while (is_blank(*text)) text++;
+    if (*text == '/' && (text[1] == '/' || text[1] == '*')) return true;
+    return !table && (*text == '#' || *text == '"');
+}
+
 static keel_status give_line(keel_import_context *context, const keel_import_line *line) {
+    if (is_source(line, context->importer->sole)) return KEEL_OK;
     context->line = line;
     context->rank = RANK_NOT_LOOKED;
     keel_import_assembly_at(context->assembly, line->number, context->importer->sole);

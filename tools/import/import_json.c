@@ -1,6 +1,7 @@
 #include "tools/import/import_json.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
+#include <ctype.h>
 #include <jansson.h>
 #include <math.h>
 #include <pcre2.h>
@@ -203,6 +204,7 @@ struct keel_import_json_stream {
     char name[64]; // the latest string of the outermost object: a key, if a colon follows
     size_t name_size;
     uint32_t depth, array; // brackets open; depth inside the wanted array, 0 outside
+    bool begun, foreign;   // the first bracket was met; it, or what stands before it, is not that of such a document
     bool in_string, escaped, named;
     bool in_element, too_long;
     char *element;
@@ -249,6 +251,13 @@ static void take_string(keel_import_json_stream *stream, char c) {
         stream->name[stream->name_size++] = c;
 }
 
+// What stands before the document: nothing but blanks and a byte order mark.
+static void begin(keel_import_json_stream *stream, char c) {
+    if (isspace((unsigned char)c) || strchr("\xef\xbb\xbf", c)) return;
+    stream->begun = true;
+    stream->foreign = c != (stream->key ? '{' : '[');
+}
+
 static void open_bracket(keel_import_json_stream *stream, char c) {
     stream->depth++;
     if (c == '[' && !stream->array) {
@@ -267,6 +276,8 @@ keel_status keel_import_json_stream_feed(keel_import_json_stream *stream, const 
     for (size_t i = 0; i < size; i++) {
         char c = bytes[i];
         bool closes = false;
+        if (!stream->begun) begin(stream, c);
+        if (stream->foreign) return KEEL_OK;
         if (stream->in_string) {
             take_string(stream, c);
         } else if (c == '"') {

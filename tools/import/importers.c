@@ -7,7 +7,7 @@ extern const keel_importer keel_importer_hugging_face_state, keel_importer_huggi
     keel_importer_llama_factory, keel_importer_megatron, keel_importer_nanogpt, keel_importer_build_nanogpt,
     keel_importer_llmc, keel_importer_modded_nanogpt, keel_importer_fairseq, keel_importer_detectron2,
     keel_importer_lightning, keel_importer_tensorboard, keel_importer_json, keel_importer_jsonl, keel_importer_csv,
-    keel_importer_overflow;
+    keel_importer_text, keel_importer_overflow;
 
 const keel_importer *const keel_importers[] = {
     &keel_importer_hugging_face_state,
@@ -25,6 +25,7 @@ const keel_importer *const keel_importers[] = {
     &keel_importer_json,
     &keel_importer_jsonl,
     &keel_importer_csv,
+    &keel_importer_text,
     &keel_importer_overflow,
 };
 
