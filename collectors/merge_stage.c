@@ -11,6 +11,7 @@ enum {
     NAP_NS = 200000,       // a thread that spins or blocks in MPI takes a core from training
     LONG_NAP_NS = 1000000, // once an operation takes long
     SHORT_NAPS = 50,
+    TESTS_PER_LOOK = 16, // a large frame goes in many pieces, and a test moves a few
 };
 
 typedef enum phase { IDLE, ANNOUNCING, AWAITING_STEP, REDUCING, CLOSED, ABANDONED } phase;
@@ -193,7 +194,9 @@ static void finish_reduction(keel_merge_stage *stage) {
 // Looks after the operation in flight; true while it goes on.
 static bool in_flight(keel_merge_stage *stage) {
     bool done = false;
-    const keel_status status = stage->merge->test(stage->merge->context, &done);
+    keel_status status = KEEL_OK;
+    for (int i = 0; i < TESTS_PER_LOOK && !done && !status; i++)
+        status = stage->merge->test(stage->merge->context, &done);
     if (status) {
         abandon(stage, keel_error());
         return false;
