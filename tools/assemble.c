@@ -122,7 +122,7 @@ keel_status keel_assembly_open(const keel_assembly_options *options, keel_assemb
                                &assembly->monitor)))
         goto fail;
     if (rank == 0 && (status = add_sinks(assembly, &earlier))) goto fail;
-    keel_monitor_attach(assembly->monitor, assembly->probe);
+    if ((status = keel_monitor_attach(assembly->monitor, assembly->probe))) goto fail;
     *out = assembly;
     return KEEL_OK;
 fail:
