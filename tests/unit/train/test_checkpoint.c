@@ -322,6 +322,7 @@ static void test_leftovers_and_old_runs(void **state) {
     assert_string_equal(moved, temp_path(r->dir, "checkpoints.1"));
     free(moved);
     expect_entries(r, &folder, "");
+    keel_checkpoint_folder_close(&folder);
     open_folder(r, &folder);
     put(r, &folder, 1);
     assert_int_equal(keel_checkpoint_folder_clear(&folder, &moved), KEEL_OK);
