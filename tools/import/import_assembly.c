@@ -310,6 +310,11 @@ static keel_status add_side(keel_import_assembly *assembly, const keel_import_re
         merge(&assembly->side, record);
         return KEEL_OK;
     }
+    for (size_t i = 0; i < assembly->waiting_count; i++)
+        if (assembly->waiting[i].step == record->step) {
+            merge(&assembly->waiting[i], record);
+            return KEEL_OK;
+        }
     if (assembly->has_side && !assembly->has_open && record->step > assembly->side.step) {
         // Nothing was trained in between: a log of evaluations alone, whose records are rows.
         keel_status status = emit(assembly, &assembly->side);
@@ -376,6 +381,10 @@ static keel_status accept(keel_import_assembly *assembly, keel_import_record rec
     return KEEL_OK;
 }
 
+static bool is_other_rank(const keel_import_assembly *assembly, const keel_import_record *record) {
+    return record->rank >= 0 && assembly->open.rank >= 0 && record->rank != assembly->open.rank;
+}
+
 static bool same_loss(const keel_import_record *record, double loss) {
     double own = has(record, KEEL_IMPORT_LOSS) ? record->values[KEEL_IMPORT_LOSS] : (double)NAN;
     return own == loss || (isnan(own) && isnan(loss));
@@ -384,10 +393,14 @@ static bool same_loss(const keel_import_record *record, double loss) {
 // True if another rank printed this step a moment ago.
 static bool is_repeated(const keel_import_assembly *assembly, const keel_import_record *record) {
     if (assembly->sole) return false;
-    bool other = record->rank >= 0 && assembly->open.rank >= 0 && record->rank != assembly->open.rank;
     size_t kept = assembly->recent_count < RECENT ? assembly->recent_count : RECENT;
-    for (size_t i = 0; i < kept; i++)
-        if (assembly->recent[i].step == record->step) return other || same_loss(record, assembly->recent[i].loss);
+    for (size_t back = 1; back <= kept; back++) {
+        size_t at = (assembly->recent_count - back) % RECENT;
+        if (assembly->recent[at].step != record->step) continue;
+        // A run that is begun once more with the same seed prints the same, but it begins further back.
+        if (back > 2 && is_start(assembly, record->step)) return false;
+        return is_other_rank(assembly, record) || same_loss(record, assembly->recent[at].loss);
+    }
     return false;
 }
 
@@ -398,14 +411,8 @@ static keel_status restart(keel_import_assembly *assembly) {
     memcpy(again, assembly->waiting, count * sizeof *again);
     assembly->waiting_count = 0;
     if (is_start(assembly, again[0].step)) {
-        // What was evaluated at the first step of the new run, before it was trained, goes with it.
-        keel_import_record side = assembly->side;
-        bool ours = assembly->has_side && side.has_step && side.step == again[0].step;
-        if (ours) assembly->has_side = false;
         keel_status status = close_run(assembly);
         if (status) return status;
-        assembly->has_side = ours;
-        assembly->side = side;
     } else {
         again[0].flags |= KEEL_STEP_RESUMED;
         assembly->recent_count = 0;
@@ -428,7 +435,12 @@ static keel_status wait_for_evidence(keel_import_assembly *assembly, const keel_
         assembly->waiting_count = 0;
     }
     if (!assembly->waiting_count) assembly->waiting_sure = sure;
-    assembly->waiting[assembly->waiting_count++] = *record;
+    keel_import_record *added = &assembly->waiting[assembly->waiting_count++];
+    *added = *record;
+    if (assembly->has_side && assembly->side.has_step && assembly->side.step == added->step) {
+        merge(added, &assembly->side);
+        assembly->has_side = false;
+    }
     size_t needed = assembly->waiting_sure ? SURE : WAITING;
     return assembly->waiting_count >= needed ? restart(assembly) : KEEL_OK;
 }
@@ -439,11 +451,14 @@ static keel_status add_training(keel_import_assembly *assembly, const keel_impor
     if (!assembly->has_open) return accept(assembly, *record);
     uint64_t step = record->step, latest = assembly->open.step;
     if (step > latest) {
+        // Every rank prints its own loss: one is followed, as long as it goes on.
+        if (!sure && is_other_rank(assembly, record) && step - latest <= RECENT * spacing(assembly)) return KEEL_OK;
         assembly->dropped += assembly->waiting_count;
         assembly->waiting_count = 0;
         return accept(assembly, *record);
     }
-    if (step == latest && !(assembly->waiting_count && !is_repeated(assembly, record))) {
+    bool repeated = is_repeated(assembly, record);
+    if (step == latest && (repeated || !assembly->waiting_count)) {
         merge(&assembly->open, record);
         return KEEL_OK;
     }
@@ -453,7 +468,7 @@ static keel_status add_training(keel_import_assembly *assembly, const keel_impor
         assembly->has_open = false;
         return accept(assembly, *record);
     }
-    if (is_repeated(assembly, record) && !(sure && is_start(assembly, step))) return KEEL_OK;
+    if (repeated && !assembly->waiting_count && !(sure && is_start(assembly, step))) return KEEL_OK;
     return wait_for_evidence(assembly, record, sure);
 }
 
