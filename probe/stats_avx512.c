@@ -9,17 +9,17 @@ enum {
     RANGE_LEAST_MAGNITUDE = 0x0a,
 };
 
-typedef struct block_sums {
-    double count; // finite values
-    double sum, sum_sq;
-    double min, max;
-    double least; // magnitude, zeros included; +Inf of nothing
-} block_sums;
+#include "probe/stats_block.h"
 
-typedef struct small_counts {
-    uint64_t zeros, near_zeros, below_flush, below_normal16;
-    uint64_t least; // non-zero magnitude, as bits
-} small_counts;
+// The compute of a line keeps the CPU from running far enough ahead to have all its reads of memory under way by
+// itself. Far ahead into the second cache, where more lines may be awaited, then near ahead into the first. Reading
+// ahead past the end is harmless.
+enum { FAR_AHEAD = 3072, NEAR_AHEAD = 1024 };
+
+static inline void prefetch(const unsigned char *at) {
+    _mm_prefetch((const char *)((uintptr_t)at + FAR_AHEAD), _MM_HINT_T1);
+    _mm_prefetch((const char *)((uintptr_t)at + NEAR_AHEAD), _MM_HINT_T0);
+}
 
 static inline __mmask16 tail16(size_t n) {
     return (__mmask16)((1u << n) - 1);
@@ -34,86 +34,241 @@ static inline void add_widened(__m512d sum[2], __m512 x) {
     sum[1] = _mm512_add_pd(sum[1], _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1)));
 }
 
-static void sum_narrow(const void *data, size_t n, block_sums *out) {
-    const float *x = data;
-    __m512 max[2] = {_mm512_set1_ps(-INFINITY), _mm512_set1_ps(-INFINITY)};
-    __m512 min[2] = {_mm512_set1_ps(INFINITY), _mm512_set1_ps(INFINITY)};
-    __m512 least[2] = {_mm512_set1_ps(INFINITY), _mm512_set1_ps(INFINITY)};
-    __m512d sum[2] = {_mm512_setzero_pd(), _mm512_setzero_pd()};
-    __m512d sum_sq[2] = {_mm512_setzero_pd(), _mm512_setzero_pd()};
+// keel_hash_fold of eight products. The shuffle runs beside the multiplications, where a shift would compete with them.
+static inline __m512i high_halves(__m512i x) {
+    return _mm512_shuffle_epi32(x, _MM_PERM_DDBB);
+}
+
+static inline __m512i fold(__m512i product) {
+    return _mm512_mul_epu32(product, high_halves(product));
+}
+
+// Sum of keel_hash_32 of the even and the odd of sixteen elements, in eight lanes.
+static inline __m512i hash_sixteen(__m512i bits) {
+    const __m512i x = _mm512_xor_si512(bits, _mm512_set1_epi32((int32_t)KEEL_HASH_XOR));
+    const __m512i factor = _mm512_set1_epi32((int32_t)KEEL_HASH_MUL);
+    return _mm512_add_epi64(fold(_mm512_mul_epu32(x, factor)), fold(_mm512_mul_epu32(high_halves(x), factor)));
+}
+
+static inline __m512i hash_eight_wide(__m512i bits) {
+    const __m512i x = _mm512_xor_si512(bits, _mm512_set1_epi32((int32_t)KEEL_HASH_XOR));
+    const __m512i low = _mm512_mul_epu32(x, _mm512_set1_epi32((int32_t)KEEL_HASH_MUL));
+    const __m512i high = _mm512_mul_epu32(high_halves(bits), _mm512_set1_epi32((int32_t)KEEL_HASH_MUL_2));
+    return fold(_mm512_add_epi64(low, _mm512_shuffle_epi32(high, _MM_PERM_CDAB)));
+}
+
+// Sixteen elements from I on: as float, and as stored.
+typedef struct sixteen {
+    __m512 value;
+    __m512i bits;
+} sixteen;
+
+static inline sixteen load_sixteen(keel_dtype dtype, const unsigned char *data, size_t i) {
+    if (dtype == KEEL_F32) {
+        const __m512i bits = _mm512_loadu_si512(data + 4 * i);
+        return (sixteen){_mm512_castsi512_ps(bits), bits};
+    }
+    const __m256i half = _mm256_loadu_si256((const __m256i *)(data + 2 * i));
+    const __m512i bits = _mm512_cvtepu16_epi32(half);
+    if (dtype == KEEL_F16) return (sixteen){_mm512_cvtph_ps(half), bits};
+    return (sixteen){_mm512_castsi512_ps(_mm512_slli_epi32(bits, 16)), bits};
+}
+
+// The first COUNT of them; the others are 0.
+static inline sixteen load_some(keel_dtype dtype, const unsigned char *data, size_t i, size_t count) {
+    unsigned char padded[64] = {0};
+    memcpy(padded, data + i * keel_dtype_size(dtype), count * keel_dtype_size(dtype));
+    return load_sixteen(dtype, padded, 0);
+}
+
+// What a loop over floats keeps in registers, two of a kind where one alone would wait for itself.
+typedef struct narrow_sums {
+    __m512 max[2], min[2], least[2];
+    __m512d sum[2], sum_sq[2];
+    __m512i hash;
+    __m512i zeros, near_zeros, below_normal, below_flush, below_normal16, least_less_one;
+} narrow_sums;
+
+static inline __m512i add_where(__m512i counts, __mmask16 where) {
+    return _mm512_mask_add_epi32(counts, where, counts, _mm512_set1_epi32(1));
+}
+
+static inline __mmask16 below(__m512i magnitude, uint64_t limit) {
+    return _mm512_cmplt_epu32_mask(magnitude, _mm512_set1_epi32((int32_t)limit));
+}
+
+// Extremes and counts of the elements in VALID, checksum of all.
+static inline __attribute__((always_inline)) void absorb(narrow_sums *t, sum_kind kind, const keel_limits *limits,
+                                                         sixteen x, __mmask16 valid, size_t k) {
+    const __m512 v = x.value;
+    const bool all = valid == 0xffff;
+    t->max[k] = all ? _mm512_max_ps(t->max[k], v) : _mm512_mask_max_ps(t->max[k], valid, t->max[k], v);
+    t->min[k] = all ? _mm512_min_ps(t->min[k], v) : _mm512_mask_min_ps(t->min[k], valid, t->min[k], v);
+    if (kind.checksum) t->hash = _mm512_add_epi64(t->hash, hash_sixteen(x.bits));
+    if (kind.tally != TALLY_ALL)
+        t->least[k] = all ? _mm512_range_ps(t->least[k], v, RANGE_LEAST_MAGNITUDE)
+                          : _mm512_mask_range_ps(t->least[k], valid, t->least[k], v, RANGE_LEAST_MAGNITUDE);
+    if (kind.tally == TALLY_NONE) return;
+    const __m512i magnitude = _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(INT32_MAX));
+    if (kind.dtype == KEEL_F16) t->below_normal = add_where(t->below_normal, valid & below(magnitude, limits->normal));
+    if (kind.half) t->below_normal16 = add_where(t->below_normal16, valid & below(magnitude, limits->normal16));
+    if (kind.tally == TALLY_SUBNORMAL) return;
+    if (kind.half) t->below_flush = add_where(t->below_flush, valid & below(magnitude, limits->flush_end));
+    t->near_zeros = add_where(t->near_zeros, valid & below(magnitude, limits->near_zero));
+    t->zeros = add_where(t->zeros, valid & below(magnitude, 1));
+    // Zeros, and lanes without an element, wrap round to the greatest.
+    t->least_less_one = _mm512_min_epu32(t->least_less_one, _mm512_sub_epi32(magnitude, _mm512_set1_epi32(1)));
+}
+
+static inline uint64_t lanes_total(__m512i counts) {
+    return (uint32_t)_mm512_reduce_add_epi32(counts);
+}
+
+static inline __attribute__((always_inline)) void sum_narrow(sum_kind kind, const keel_limits *limits,
+                                                             const unsigned char *data, size_t n, block_sums *out) {
+    const size_t size = keel_dtype_size(kind.dtype);
+    const __m512 infinity = _mm512_set1_ps(INFINITY);
+    narrow_sums t = {.max = {-infinity, -infinity}, .min = {infinity, infinity}, .least = {infinity, infinity}};
+    t.least_less_one = _mm512_set1_epi32(-1);
     size_t i = 0;
     for (; i + GROUP <= n; i += GROUP) {
         __m512 v[GROUP / 16];
         for (size_t k = 0; k < GROUP / 16; k++) {
-            v[k] = _mm512_loadu_ps(x + i + 16 * k);
-            max[k % 2] = _mm512_max_ps(max[k % 2], v[k]);
-            min[k % 2] = _mm512_min_ps(min[k % 2], v[k]);
-            least[k % 2] = _mm512_range_ps(least[k % 2], v[k], RANGE_LEAST_MAGNITUDE);
+            const sixteen x = load_sixteen(kind.dtype, data, i + 16 * k);
+            prefetch(data + (i + 16 * k) * size);
+            absorb(&t, kind, limits, x, 0xffff, k % 2);
+            v[k] = x.value;
         }
-        add_widened(sum, _mm512_add_ps(_mm512_add_ps(_mm512_add_ps(v[0], v[1]), _mm512_add_ps(v[2], v[3])),
-                                       _mm512_add_ps(_mm512_add_ps(v[4], v[5]), _mm512_add_ps(v[6], v[7]))));
+        add_widened(t.sum, _mm512_add_ps(_mm512_add_ps(_mm512_add_ps(v[0], v[1]), _mm512_add_ps(v[2], v[3])),
+                                         _mm512_add_ps(_mm512_add_ps(v[4], v[5]), _mm512_add_ps(v[6], v[7]))));
         __m512 q0 = _mm512_mul_ps(v[0], v[0]), q1 = _mm512_mul_ps(v[1], v[1]);
         for (size_t k = 2; k < GROUP / 16; k += 2) {
             q0 = _mm512_fmadd_ps(v[k], v[k], q0);
             q1 = _mm512_fmadd_ps(v[k + 1], v[k + 1], q1);
         }
-        add_widened(sum_sq, _mm512_add_ps(q0, q1));
+        add_widened(t.sum_sq, _mm512_add_ps(q0, q1));
     }
-    for (; i < n; i += 16) {
-        const __mmask16 k = n - i < 16 ? tail16(n - i) : 0xffff;
-        const __m512 v = _mm512_maskz_loadu_ps(k, x + i);
-        max[0] = _mm512_mask_max_ps(max[0], k, max[0], v);
-        min[0] = _mm512_mask_min_ps(min[0], k, min[0], v);
-        least[0] = _mm512_mask_range_ps(least[0], k, least[0], v, RANGE_LEAST_MAGNITUDE);
-        add_widened(sum, v);
-        add_widened(sum_sq, _mm512_mul_ps(v, v));
+    for (; i + 16 <= n; i += 16) {
+        const sixteen x = load_sixteen(kind.dtype, data, i);
+        absorb(&t, kind, limits, x, 0xffff, 0);
+        add_widened(t.sum, x.value);
+        add_widened(t.sum_sq, _mm512_mul_ps(x.value, x.value));
     }
-    *out = (block_sums){
-        .count = (double)n,
-        .sum = _mm512_reduce_add_pd(_mm512_add_pd(sum[0], sum[1])),
-        .sum_sq = _mm512_reduce_add_pd(_mm512_add_pd(sum_sq[0], sum_sq[1])),
-        .min = (double)_mm512_reduce_min_ps(_mm512_min_ps(min[0], min[1])),
-        .max = (double)_mm512_reduce_max_ps(_mm512_max_ps(max[0], max[1])),
-        .least = (double)_mm512_reduce_min_ps(_mm512_min_ps(least[0], least[1])),
+    out->checksum = 0;
+    if (i < n) {
+        const sixteen x = load_some(kind.dtype, data, i, n - i);
+        const sum_kind rest = {kind.dtype, kind.tally, kind.half, false};
+        absorb(&t, rest, limits, x, tail16(n - i), 0);
+        add_widened(t.sum, x.value);
+        add_widened(t.sum_sq, _mm512_mul_ps(x.value, x.value));
+        if (kind.checksum) out->checksum = keel_scalar_checksum(kind.dtype, data + i * size, n - i);
+    }
+    out->checksum += (uint64_t)_mm512_reduce_add_epi64(t.hash);
+    out->count = (double)n;
+    out->sum = _mm512_reduce_add_pd(_mm512_add_pd(t.sum[0], t.sum[1]));
+    out->sum_sq = _mm512_reduce_add_pd(_mm512_add_pd(t.sum_sq[0], t.sum_sq[1]));
+    out->min = (double)_mm512_reduce_min_ps(_mm512_min_ps(t.min[0], t.min[1]));
+    out->max = (double)_mm512_reduce_max_ps(_mm512_max_ps(t.max[0], t.max[1]));
+    out->counts = (small_counts){
+        .zeros = lanes_total(t.zeros),
+        .near_zeros = lanes_total(t.near_zeros),
+        .below_normal = lanes_total(t.below_normal),
+        .below_flush = lanes_total(t.below_flush),
+        .below_normal16 = lanes_total(t.below_normal16),
+        .least = keel_least_nonzero(_mm512_reduce_min_epu32(t.least_less_one), UINT32_MAX),
     };
+    if (kind.tally == TALLY_ALL)
+        out->least = out->counts.zeros > 0 ? 0 : out->counts.least;
+    else
+        out->least = keel_bits_f32(_mm512_reduce_min_ps(_mm512_min_ps(t.least[0], t.least[1])));
 }
 
-static void sum_wide(const void *data, size_t n, block_sums *out) {
-    const double *x = data;
-    __m512d max0 = _mm512_set1_pd(-INFINITY), max1 = max0;
-    __m512d min0 = _mm512_set1_pd(INFINITY), min1 = min0, least0 = min0, least1 = min0;
-    __m512d s0 = _mm512_setzero_pd(), s1 = s0, q0 = s0, q1 = s0;
+static inline __attribute__((always_inline)) void sum_wide(bool checksum, const unsigned char *data, size_t n,
+                                                           block_sums *out) {
+    __m512d max[2] = {_mm512_set1_pd(-INFINITY), _mm512_set1_pd(-INFINITY)};
+    __m512d min[2] = {_mm512_set1_pd(INFINITY), _mm512_set1_pd(INFINITY)};
+    __m512d least[2] = {_mm512_set1_pd(INFINITY), _mm512_set1_pd(INFINITY)};
+    __m512d sum[2] = {_mm512_setzero_pd(), _mm512_setzero_pd()};
+    __m512d sum_sq[2] = {_mm512_setzero_pd(), _mm512_setzero_pd()};
+    __m512i hash = _mm512_setzero_si512();
     size_t i = 0;
     for (; i + 16 <= n; i += 16) {
-        const __m512d a = _mm512_loadu_pd(x + i), b = _mm512_loadu_pd(x + i + 8);
-        max0 = _mm512_max_pd(max0, a);
-        max1 = _mm512_max_pd(max1, b);
-        min0 = _mm512_min_pd(min0, a);
-        min1 = _mm512_min_pd(min1, b);
-        least0 = _mm512_range_pd(least0, a, RANGE_LEAST_MAGNITUDE);
-        least1 = _mm512_range_pd(least1, b, RANGE_LEAST_MAGNITUDE);
-        s0 = _mm512_add_pd(s0, a);
-        s1 = _mm512_add_pd(s1, b);
-        q0 = _mm512_fmadd_pd(a, a, q0);
-        q1 = _mm512_fmadd_pd(b, b, q1);
+        for (size_t k = 0; k < 2; k++) {
+            const __m512i bits = _mm512_loadu_si512(data + 8 * (i + 8 * k));
+            const __m512d v = _mm512_castsi512_pd(bits);
+            max[k] = _mm512_max_pd(max[k], v);
+            min[k] = _mm512_min_pd(min[k], v);
+            least[k] = _mm512_range_pd(least[k], v, RANGE_LEAST_MAGNITUDE);
+            sum[k] = _mm512_add_pd(sum[k], v);
+            sum_sq[k] = _mm512_fmadd_pd(v, v, sum_sq[k]);
+            if (checksum) hash = _mm512_add_epi64(hash, hash_eight_wide(bits));
+        }
     }
+    out->checksum = (uint64_t)_mm512_reduce_add_epi64(hash);
+    if (checksum) out->checksum += keel_scalar_checksum(KEEL_F64, data + 8 * i, n - i);
     for (; i < n; i += 8) {
         const __mmask8 k = n - i < 8 ? tail8(n - i) : 0xff;
-        const __m512d a = _mm512_maskz_loadu_pd(k, x + i);
-        max0 = _mm512_mask_max_pd(max0, k, max0, a);
-        min0 = _mm512_mask_min_pd(min0, k, min0, a);
-        least0 = _mm512_mask_range_pd(least0, k, least0, a, RANGE_LEAST_MAGNITUDE);
-        s0 = _mm512_add_pd(s0, a);
-        q0 = _mm512_fmadd_pd(a, a, q0);
+        const __m512d v = _mm512_maskz_loadu_pd(k, data + 8 * i);
+        max[0] = _mm512_mask_max_pd(max[0], k, max[0], v);
+        min[0] = _mm512_mask_min_pd(min[0], k, min[0], v);
+        least[0] = _mm512_mask_range_pd(least[0], k, least[0], v, RANGE_LEAST_MAGNITUDE);
+        sum[0] = _mm512_add_pd(sum[0], v);
+        sum_sq[0] = _mm512_fmadd_pd(v, v, sum_sq[0]);
     }
-    *out = (block_sums){
-        .count = (double)n,
-        .sum = _mm512_reduce_add_pd(_mm512_add_pd(s0, s1)),
-        .sum_sq = _mm512_reduce_add_pd(_mm512_add_pd(q0, q1)),
-        .min = _mm512_reduce_min_pd(_mm512_min_pd(min0, min1)),
-        .max = _mm512_reduce_max_pd(_mm512_max_pd(max0, max1)),
-        .least = _mm512_reduce_min_pd(_mm512_min_pd(least0, least1)),
-    };
+    out->count = (double)n;
+    out->sum = _mm512_reduce_add_pd(_mm512_add_pd(sum[0], sum[1]));
+    out->sum_sq = _mm512_reduce_add_pd(_mm512_add_pd(sum_sq[0], sum_sq[1]));
+    out->min = _mm512_reduce_min_pd(_mm512_min_pd(min[0], min[1]));
+    out->max = _mm512_reduce_max_pd(_mm512_max_pd(max[0], max[1]));
+    out->least = keel_bits_f64(_mm512_reduce_min_pd(_mm512_min_pd(least[0], least[1])));
+}
+
+// From a choice at run time to constants.
+static inline __attribute__((always_inline)) void sum_as(sum_kind kind, bool checksum, const keel_limits *limits,
+                                                         const void *data, size_t n, block_sums *out) {
+    if (checksum)
+        sum_narrow((sum_kind){kind.dtype, kind.tally, kind.half, true}, limits, data, n, out);
+    else
+        sum_narrow((sum_kind){kind.dtype, kind.tally, kind.half, false}, limits, data, n, out);
+}
+
+static inline __attribute__((always_inline)) void sum_dtype(keel_dtype dtype, sum_kind kind, const keel_limits *limits,
+                                                            const void *data, size_t n, block_sums *out) {
+    const sum_kind none = {dtype, TALLY_NONE, false, false};
+    const sum_kind subnormal = {dtype, TALLY_SUBNORMAL, false, false};
+    const sum_kind subnormal_half = {dtype, TALLY_SUBNORMAL, true, false};
+    const sum_kind all = {dtype, TALLY_ALL, false, false};
+    const sum_kind all_half = {dtype, TALLY_ALL, true, false};
+    if (kind.tally == TALLY_NONE)
+        sum_as(none, kind.checksum, limits, data, n, out);
+    else if (kind.tally == TALLY_SUBNORMAL && kind.half)
+        sum_as(subnormal_half, kind.checksum, limits, data, n, out);
+    else if (kind.tally == TALLY_SUBNORMAL)
+        sum_as(subnormal, kind.checksum, limits, data, n, out);
+    else if (kind.half)
+        sum_as(all_half, kind.checksum, limits, data, n, out);
+    else
+        sum_as(all, kind.checksum, limits, data, n, out);
+}
+
+static void sum_plainly(sum_kind kind, const keel_limits *limits, const void *data, size_t n, block_sums *out) {
+    switch (kind.dtype) {
+    case KEEL_F64:
+        if (kind.checksum)
+            sum_wide(true, data, n, out);
+        else
+            sum_wide(false, data, n, out);
+        break;
+    case KEEL_F16:
+        sum_dtype(KEEL_F16, kind, limits, data, n, out);
+        break;
+    case KEEL_BF16:
+        sum_dtype(KEEL_BF16, kind, limits, data, n, out);
+        break;
+    default:
+        sum_dtype(KEEL_F32, kind, limits, data, n, out);
+        break;
+    }
 }
 
 // Eight values as double, from I on; *VALID: those that exist.
@@ -151,7 +306,7 @@ static void sum_finite(bool wide, const void *values, size_t n, double scale, do
         .sum_sq = _mm512_reduce_add_pd(q),
         .min = _mm512_reduce_min_pd(min),
         .max = _mm512_reduce_max_pd(max),
-        .least = _mm512_reduce_min_pd(least),
+        .least = bits_of(wide, _mm512_reduce_min_pd(least)),
     };
 }
 
@@ -209,13 +364,14 @@ static inline __attribute__((always_inline)) void count_small_as(small_counts *o
                                                                  const keel_limits *limits, const void *values,
                                                                  size_t n) {
     const size_t step = wide ? 8 : 16;
-    const __m512i one = set1(wide, 1), near_zero = set1(wide, limits->near_zero);
+    const __m512i one = set1(wide, 1), near_zero = set1(wide, limits->near_zero), normal = set1(wide, limits->normal);
     const __m512i flush_end = set1(wide, limits->flush_end), normal16 = set1(wide, limits->normal16);
-    __m512i near_zeros = _mm512_setzero_si512(), zero_count = near_zeros, below_flush = near_zeros;
-    __m512i below_normal16 = near_zeros, least = set1(wide, UINT64_MAX);
+    __m512i near_zeros = _mm512_setzero_si512(), zero_count = near_zeros, below_normal = near_zeros;
+    __m512i below_flush = near_zeros, below_normal16 = near_zeros, least = set1(wide, UINT64_MAX);
     for (size_t i = 0; i < n; i += step) {
         const lanes l = load_lanes(wide, values, i, n);
         near_zeros = add_below(wide, near_zeros, l, near_zero);
+        below_normal = add_below(wide, below_normal, l, normal);
         if (half) {
             below_flush = add_below(wide, below_flush, l, flush_end);
             below_normal16 = add_below(wide, below_normal16, l, normal16);
@@ -230,6 +386,7 @@ static inline __attribute__((always_inline)) void count_small_as(small_counts *o
     *out = (small_counts){
         .near_zeros = total(wide, near_zeros),
         .zeros = total(wide, zero_count),
+        .below_normal = total(wide, below_normal),
         .below_flush = total(wide, below_flush),
         .below_normal16 = total(wide, below_normal16),
         .least = wide ? keel_least_nonzero(_mm512_reduce_min_epu64(least), UINT64_MAX)
@@ -241,14 +398,10 @@ static void count_small(small_counts *out, bool wide, bool half, bool zeros, con
                         const void *values, size_t n) {
     if (wide)
         count_small_as(out, true, half, zeros, limits, values, n);
-    else if (half && zeros)
-        count_small_as(out, false, true, true, limits, values, n);
     else if (half)
-        count_small_as(out, false, true, false, limits, values, n);
-    else if (zeros)
-        count_small_as(out, false, false, true, limits, values, n);
+        count_small_as(out, false, true, zeros, limits, values, n);
     else
-        count_small_as(out, false, false, false, limits, values, n);
+        count_small_as(out, false, false, zeros, limits, values, n);
 }
 
 // Magnitudes from FIRST up to before END.
@@ -324,29 +477,6 @@ static bool has_nonfinite(keel_dtype dtype, const void *data, size_t n) {
     // The low half of a double's mask is 0 like what is left of it: only high halves may decide.
     const __m512i most = _mm512_max_epu32(most0, most1);
     return (_mm512_cmpeq_epu32_mask(most, mask) & _mm512_test_epi32_mask(mask, mask)) != 0;
-}
-
-// keel_hash_fold of eight products. The shuffle runs beside the multiplications, where a shift would compete with them.
-static inline __m512i high_halves(__m512i x) {
-    return _mm512_shuffle_epi32(x, _MM_PERM_DDBB);
-}
-
-static inline __m512i fold(__m512i product) {
-    return _mm512_mul_epu32(product, high_halves(product));
-}
-
-// Sum of keel_hash_32 of the even and the odd of sixteen elements, in eight lanes.
-static inline __m512i hash_sixteen(__m512i bits) {
-    const __m512i x = _mm512_xor_si512(bits, _mm512_set1_epi32((int32_t)KEEL_HASH_XOR));
-    const __m512i factor = _mm512_set1_epi32((int32_t)KEEL_HASH_MUL);
-    return _mm512_add_epi64(fold(_mm512_mul_epu32(x, factor)), fold(_mm512_mul_epu32(high_halves(x), factor)));
-}
-
-static inline __m512i hash_eight_wide(__m512i bits) {
-    const __m512i x = _mm512_xor_si512(bits, _mm512_set1_epi32((int32_t)KEEL_HASH_XOR));
-    const __m512i low = _mm512_mul_epu32(x, _mm512_set1_epi32((int32_t)KEEL_HASH_MUL));
-    const __m512i high = _mm512_mul_epu32(high_halves(bits), _mm512_set1_epi32((int32_t)KEEL_HASH_MUL_2));
-    return fold(_mm512_add_epi64(low, _mm512_shuffle_epi32(high, _MM_PERM_CDAB)));
 }
 
 static uint64_t checksum_of(keel_dtype dtype, const void *data, size_t n) {

@@ -60,6 +60,9 @@ typedef struct keel_limits {
     uint64_t normal16;   // the first that is not subnormal in fp16
     uint64_t overflow16; // the first that overflows fp16
     uint64_t infinity;
+    // What a block's least magnitude must be below to hold anything counted as small at all, and more than subnormals
+    // of f16.
+    uint64_t subnormal_end, all_end;
 } keel_limits;
 
 // The least magnitude v with v * scale > BOUND (or >= BOUND): the sign of fma is that of the exact difference.
@@ -103,6 +106,10 @@ static inline keel_limits keel_limits_of(const keel_stats_params *params, uint32
         limits.normal16 = keel_first_magnitude(wide, params->scale, 0x1p-14 - 0x1p-25, false);
         limits.overflow16 = keel_first_magnitude(wide, params->scale, 65520, false);
     }
+    limits.all_end = wide ? limits.normal : keel_bits_f32(FLT_MIN);
+    if (limits.near_zero > limits.all_end) limits.all_end = limits.near_zero;
+    if (limits.flush_end > limits.all_end) limits.all_end = limits.flush_end;
+    limits.subnormal_end = limits.normal > limits.normal16 ? limits.normal : limits.normal16;
     return limits;
 }
 
@@ -171,11 +178,11 @@ typedef struct keel_pass {
     keel_dtype dtype;
     uint32_t fields;
     keel_limits limits;
+    uint64_t least_before; // least magnitude of the block before, as bits
 } keel_pass;
 
 // Adds a block of N elements to PART and MOMENTS; part->n and part->fields are set.
-typedef void keel_block_kernel(keel_stats *part, keel_moments *moments, const keel_pass *pass, const void *data,
-                               size_t n);
+typedef void keel_block_kernel(keel_stats *part, keel_moments *moments, keel_pass *pass, const void *data, size_t n);
 
 // True if none of the counts of the precision group can still grow. A format that holds the dtype counts nothing.
 static inline bool keel_precision_done(keel_dtype dtype, const keel_stats *before, const keel_stats *part) {
@@ -188,7 +195,7 @@ static inline bool keel_precision_done(keel_dtype dtype, const keel_stats *befor
 // The frame of every kernel: cuts the tensor into blocks that stay in the first cache, and merges a record per chunk.
 static inline void keel_observe_blocks(keel_stats *stats, const keel_stats_params *params, keel_dtype dtype,
                                        const void *data, size_t n, size_t block_size, keel_block_kernel *block) {
-    keel_pass pass = {.dtype = dtype, .fields = keel_stats_fields(params)};
+    keel_pass pass = {.dtype = dtype, .fields = keel_stats_fields(params), .least_before = UINT64_MAX};
     if (!pass.fields) return;
     pass.limits = keel_limits_of(params, pass.fields, dtype);
     const unsigned char *at = data;

@@ -104,7 +104,7 @@ uint64_t keel_scalar_checksum(keel_dtype dtype, const void *data, size_t n) {
     return sum;
 }
 
-static void observe_block(keel_stats *part, keel_moments *moments, const keel_pass *pass, const void *data, size_t n) {
+static void observe_block(keel_stats *part, keel_moments *moments, keel_pass *pass, const void *data, size_t n) {
     if (pass->fields & KEEL_FIELDS_BASE) {
         keel_scalar_moments(part, moments, pass->dtype, data, n);
         keel_scalar_counts(part, &pass->limits, pass->fields, pass->dtype, data, n);

@@ -10,6 +10,8 @@
 #ifndef KEEL_PROBE_STATS_VECTOR_H
 #define KEEL_PROBE_STATS_VECTOR_H
 
+#include "probe/stats_block.h"
+
 static inline double lesser(double a, double b) {
     return b < a ? b : a;
 }
@@ -65,71 +67,95 @@ static inline bool needs_care(const keel_moments *before, const keel_stats *part
     return wide ? !wide_sums_hold(before->m2, before->sum_sq) : !narrow_sums_hold(before->m2, before->sum_sq, greatest);
 }
 
-static void observe_base(keel_stats *part, keel_moments *moments, const keel_pass *pass, bool wide, const void *values,
-                         size_t n) {
+static bool plain_sums_hold(const keel_moments *block, const block_sums *s, bool wide) {
+    const double greatest = greater(-s->min, s->max);
+    if (!isfinite(s->sum_sq)) return false;
+    return wide ? keel_moments_exponent(greatest) == 0 && wide_sums_hold(block->m2, s->sum_sq)
+                : narrow_sums_hold(block->m2, s->sum_sq, greatest);
+}
+
+// What the passes after the first one read: the block itself, or a copy of 16-bit elements as float.
+static const void *as_floats(keel_dtype dtype, const void *data, size_t n, float *widened) {
+    if (dtype == KEEL_F32 || dtype == KEEL_F64) return data;
+    widen(dtype, data, n, widened);
+    return widened;
+}
+
+// The cheapest tally that misses nothing in a block with this least magnitude.
+static tally tally_for(const keel_limits *limits, uint64_t least) {
+    if (least < limits->all_end) return TALLY_ALL;
+    return least < limits->subnormal_end ? TALLY_SUBNORMAL : TALLY_NONE;
+}
+
+static void observe_base(keel_stats *part, keel_moments *moments, keel_pass *pass, const void *data, size_t n) {
+    float widened[VECTOR_BLOCK];
     const keel_limits *limits = &pass->limits;
+    const keel_dtype dtype = pass->dtype;
+    const bool wide = dtype == KEEL_F64;
     const bool half = pass->fields & KEEL_FIELDS_HALF;
+    const bool checksum = pass->fields & KEEL_FIELDS_CHECKSUM;
+    const bool precision = pass->fields & KEEL_FIELDS_PRECISION;
+
     block_sums s;
-    keel_moments block = {0};
+    keel_moments block;
+    tally counted = TALLY_NONE;
+    const void *floats = NULL; // 16-bit elements are made floats only for what needs a second pass
     bool held = false;
     if (!needs_care(moments, part, wide)) {
-        if (wide)
-            sum_wide(values, n, &s);
-        else
-            sum_narrow(values, n, &s);
-        const double greatest = greater(-s.min, s.max);
+        if (!wide) counted = tally_for(limits, pass->least_before);
+        sum_plainly((sum_kind){dtype, counted, half, checksum}, limits, data, n, &s);
         block = (keel_moments){.count = s.count, .sum = s.sum, .sum_sq = s.sum_sq, .m2 = m2_about_mean(&s)};
-        held = isfinite(s.sum_sq) && (wide ? keel_moments_exponent(greatest) == 0 && wide_sums_hold(block.m2, s.sum_sq)
-                                           : narrow_sums_hold(block.m2, s.sum_sq, greatest));
+        held = plain_sums_hold(&block, &s, wide);
+        if (checksum) part->checksum += s.checksum;
+    } else if (checksum) {
+        part->checksum += checksum_of(dtype, data, n);
     }
     if (!held) {
+        counted = TALLY_NONE;
+        floats = as_floats(dtype, data, n, widened);
         const bool guess = moments->count > 0 && moments->exponent == 0;
-        block = careful_moments(&s, wide, values, n, guess ? moments->sum / moments->count : 0);
-        if (s.count < (double)n) count_nonfinite(part, wide, values, n);
+        block = careful_moments(&s, wide, floats, n, guess ? moments->sum / moments->count : 0);
+        if (s.count < (double)n) count_nonfinite(part, wide, floats, n);
         if (s.count == 0) return;
     }
     keel_moments_merge(moments, &block);
     part->min = lesser(part->min, s.min + 0.0); // one zero, whatever its sign
     part->max = greater(part->max, s.max + 0.0);
 
-    uint64_t least = wide ? keel_bits_f64(s.least) : keel_bits_f32((float)s.least);
-    if (least < limits->near_zero || least < limits->normal || least < limits->normal16) {
-        small_counts small;
-        count_small(&small, wide, half, least == 0, limits, values, n);
-        part->zeros += small.zeros;
-        part->near_zeros += small.near_zeros;
-        if (half) {
-            part->fp16_flush += small.below_flush - small.zeros;
-            part->fp16_subnormal += small.below_normal16 - small.below_flush;
-        }
-        if (least == 0) least = small.least;
-        if (least < limits->normal) part->subnormals += count_range(wide, 1, limits->normal, values, n);
+    pass->least_before = s.least;
+    const tally needed = tally_for(limits, s.least);
+    const bool apart = needed > counted;
+    const uint64_t greatest = bits_of(wide, greater(fabs(s.min), fabs(s.max)));
+    const bool overflow = half && greatest >= limits->overflow16;
+    const bool subnormal_apart = needed == TALLY_ALL && dtype != KEEL_F16;
+    if ((apart || subnormal_apart || overflow || precision) && !floats) floats = as_floats(dtype, data, n, widened);
+    if (apart) count_small(&s.counts, wide, half, s.least == 0, limits, floats, n);
+    uint64_t least = s.least;
+    if (needed != TALLY_NONE) {
+        part->zeros += s.counts.zeros;
+        part->near_zeros += s.counts.near_zeros;
+        part->fp16_flush += s.counts.below_flush - (half ? s.counts.zeros : 0);
+        part->fp16_subnormal += s.counts.below_normal16 - s.counts.below_flush;
+        if (least == 0) least = s.counts.least;
+        if (dtype == KEEL_F16)
+            part->subnormals += s.counts.below_normal - s.counts.zeros;
+        else if (least < limits->normal)
+            part->subnormals += count_range(wide, 1, limits->normal, floats, n);
     }
-    if (least < limits->infinity) {
-        const double magnitude = wide ? keel_double_of(least) : (double)keel_float_of((uint32_t)least);
-        part->abs_min = lesser(part->abs_min, magnitude);
-    }
-    if (half) {
-        const double greatest = greater(fabs(s.min), fabs(s.max));
-        const uint64_t most = wide ? keel_bits_f64(greatest) : keel_bits_f32((float)greatest);
-        if (most >= limits->overflow16)
-            part->fp16_overflow += count_range(wide, limits->overflow16, limits->infinity, values, n);
-    }
-    if (pass->fields & KEEL_FIELDS_PRECISION) count_inexact(part, wide, values, n);
+    if (least < limits->infinity) part->abs_min = lesser(part->abs_min, value_of(wide, least));
+    if (overflow) part->fp16_overflow += count_range(wide, limits->overflow16, limits->infinity, floats, n);
+    if (precision) count_inexact(part, wide, floats, n);
 }
 
-static void observe_block(keel_stats *part, keel_moments *moments, const keel_pass *pass, const void *data, size_t n) {
-    float widened[VECTOR_BLOCK];
-    const bool narrow16 = pass->dtype == KEEL_F16 || pass->dtype == KEEL_BF16;
-    const bool wide = pass->dtype == KEEL_F64;
+static void observe_block(keel_stats *part, keel_moments *moments, keel_pass *pass, const void *data, size_t n) {
+    if (pass->fields & KEEL_FIELDS_BASE) {
+        observe_base(part, moments, pass, data, n);
+        return;
+    }
     if (pass->fields & KEEL_FIELDS_CHECKSUM) part->checksum += checksum_of(pass->dtype, data, n);
-    if (!(pass->fields & KEEL_FIELDS_BASE) && !has_nonfinite(pass->dtype, data, n)) return;
-    if (narrow16) widen(pass->dtype, data, n, widened);
-    const void *values = narrow16 ? widened : data;
-    if (pass->fields & KEEL_FIELDS_BASE)
-        observe_base(part, moments, pass, wide, values, n);
-    else
-        count_nonfinite(part, wide, values, n);
+    if (!has_nonfinite(pass->dtype, data, n)) return;
+    float widened[VECTOR_BLOCK];
+    count_nonfinite(part, pass->dtype == KEEL_F64, as_floats(pass->dtype, data, n, widened), n);
 }
 
 #endif
