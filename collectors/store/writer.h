@@ -6,11 +6,19 @@
 #include "collectors/sink.h"
 
 typedef struct keel_store_options {
-    uint64_t segment_bytes; // a segment is closed, and later repacked, at about this size
+    uint64_t segment_bytes; // a segment is closed, and then packed, at about this size; 0: 1 GiB
+    // At close, how long at most to go on packing what is not packed yet; 0: 10 s, negative: not at all.
+    double pack_seconds;
 } keel_store_options;
 
-// A sink that stores rows and incidents under DIRECTORY (made if need be). An existing run there is continued with a new segment.
-// The segment is created in start, complete with all its datasets, before SWMR begins.
+// A sink that stores rows and incidents under DIRECTORY (made if need be, with those above it). An existing run there
+// is continued with a new segment. The segment is created in start, complete with all its datasets, before SWMR begins.
+// KEEL_ERR_USAGE while another writer has the directory, KEEL_ERR_IO where it cannot be made or written.
+//
+// Rows that cannot be written (no space, the directory gone, an error of the disk) wait in at most 16 MiB of memory,
+// the oldest are dropped and counted in the dropped_frames of the row after them; said once by keel_log, and once more
+// when recording goes on. So row and incident fail only for what waiting cannot help, and flush with KEEL_ERR_IO while
+// rows wait or where some were lost since the last flush.
 keel_status keel_store_sink_open(const char *directory, const keel_store_options *options, keel_sink *sink);
 
 #endif

@@ -1,0 +1,182 @@
+#include "collectors/store/pack_worker.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include "collectors/helper_thread.h"
+
+enum { DEFLATE_LEVEL = 4, LOWEST_PRIORITY = 19 };
+
+struct keel_pack_worker {
+    pthread_t thread;
+    sem_t work, done;
+    atomic_bool stop;
+    keel_pack_piece pieces[KEEL_PACK_PIECES];
+    unsigned char *shuffled;              // one chunk; the thread's
+    uint64_t started, finished, released; // pieces; the caller's
+};
+
+// The chunk at column BEGIN, its bytes sorted by their place in the element: what HDF5's shuffle filter does. Elements
+// that the dataset does not have are 0.
+static void shuffle(const keel_pack_piece *piece, size_t begin, unsigned char *out) {
+    const size_t width = piece->columns - begin < piece->chunk_columns ? piece->columns - begin : piece->chunk_columns;
+    const size_t bytes = piece->element_bytes;
+    const size_t elements = piece->chunk_rows * piece->micros * piece->chunk_columns;
+    if (piece->rows < piece->chunk_rows || width < piece->chunk_columns) memset(out, 0, elements * bytes);
+    for (size_t line = 0; line < piece->rows * piece->micros; line++) {
+        const unsigned char *from = piece->raw + (line * piece->columns + begin) * bytes;
+        unsigned char *to = out + line * piece->chunk_columns;
+        for (size_t b = 0; b < bytes; b++)
+            for (size_t c = 0; c < width; c++) to[b * elements + c] = from[c * bytes + b];
+    }
+}
+
+static void compress_piece(keel_pack_piece *piece, unsigned char *shuffled) {
+    const size_t chunk_bytes = piece->chunk_rows * piece->micros * piece->chunk_columns * piece->element_bytes;
+    size_t offset = 0;
+    piece->chunk_count = 0;
+    piece->error = 0;
+    for (size_t begin = 0; begin < piece->columns; begin += piece->chunk_columns) {
+        shuffle(piece, begin, shuffled);
+        unsigned char *out = piece->packed + offset;
+        uLongf bytes = chunk_bytes; // no more: what grows is kept as it is
+        const int result = compress2(out, &bytes, shuffled, chunk_bytes, DEFLATE_LEVEL);
+        const bool plain = result == Z_BUF_ERROR;
+        if (plain) {
+            memcpy(out, shuffled, chunk_bytes);
+            bytes = chunk_bytes;
+        } else if (result != Z_OK) {
+            piece->error = ENOMEM;
+            return;
+        }
+        const size_t i = piece->chunk_count++;
+        piece->offsets[i] = offset;
+        piece->bytes[i] = bytes;
+        piece->plain[i] = plain;
+        offset += bytes;
+    }
+}
+
+// On disk before it takes the place of one that may be.
+static void publish(keel_pack_piece *piece) {
+    const int fd = open(piece->from, O_RDONLY | O_CLOEXEC);
+    const bool durable = fd >= 0 && fsync(fd) == 0;
+    piece->error = durable && rename(piece->from, piece->to) == 0 ? 0 : errno;
+    if (fd >= 0) close(fd);
+}
+
+static void *run(void *context) {
+    keel_pack_worker *worker = context;
+    setpriority(PRIO_PROCESS, (id_t)gettid(), LOWEST_PRIORITY); // of this thread alone, on Linux
+    for (uint64_t next = 0;; next++) {
+        keel_semaphore_wait(&worker->work);
+        if (atomic_load(&worker->stop)) return NULL;
+        keel_pack_piece *piece = &worker->pieces[next % KEEL_PACK_PIECES];
+        if (piece->rows > 0)
+            compress_piece(piece, worker->shuffled);
+        else
+            publish(piece);
+        sem_post(&worker->done);
+    }
+}
+
+static void free_worker(keel_pack_worker *worker) {
+    for (int i = 0; i < KEEL_PACK_PIECES; i++) {
+        keel_pack_piece *piece = &worker->pieces[i];
+        free(piece->raw);
+        free(piece->packed);
+        free(piece->offsets);
+        free(piece->bytes);
+        free(piece->plain);
+    }
+    free(worker->shuffled);
+    sem_destroy(&worker->work);
+    sem_destroy(&worker->done);
+    free(worker);
+}
+
+keel_status keel_pack_worker_open(size_t raw_bytes, size_t most_chunks, keel_pack_worker **out) {
+    keel_pack_worker *worker = calloc(1, sizeof *worker);
+    if (!worker) return keel_fail(KEEL_ERR_MEMORY, "no memory to pack segments");
+    sem_init(&worker->work, 0, 0);
+    sem_init(&worker->done, 0, 0);
+    worker->shuffled = malloc(raw_bytes);
+    bool complete = worker->shuffled != NULL;
+    for (int i = 0; i < KEEL_PACK_PIECES; i++) {
+        keel_pack_piece *piece = &worker->pieces[i];
+        piece->raw = malloc(raw_bytes);
+        piece->packed = malloc(raw_bytes);
+        piece->offsets = calloc(most_chunks, sizeof *piece->offsets);
+        piece->bytes = calloc(most_chunks, sizeof *piece->bytes);
+        piece->plain = calloc(most_chunks, sizeof *piece->plain);
+        complete = complete && piece->raw && piece->packed && piece->offsets && piece->bytes && piece->plain;
+    }
+    const keel_status status = complete ? keel_thread_start(&worker->thread, "keel-packer", run, worker)
+                                        : keel_fail(KEEL_ERR_MEMORY, "no memory to pack segments");
+    if (status) {
+        free_worker(worker);
+        return status;
+    }
+    *out = worker;
+    return KEEL_OK;
+}
+
+keel_pack_piece *keel_pack_worker_free(keel_pack_worker *worker) {
+    if (worker->started - worker->released == KEEL_PACK_PIECES) return NULL;
+    return &worker->pieces[worker->started % KEEL_PACK_PIECES];
+}
+
+void keel_pack_worker_start(keel_pack_worker *worker) {
+    worker->started++;
+    sem_post(&worker->work);
+}
+
+static bool wait_done(keel_pack_worker *worker, double seconds) {
+    if (sem_trywait(&worker->done) == 0) return true;
+    if (!(seconds > 0)) return false;
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    const double whole = floor(seconds);
+    until.tv_sec += (time_t)whole;
+    until.tv_nsec += (long)((seconds - whole) * 1e9);
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_nsec -= 1000000000;
+        until.tv_sec++;
+    }
+    int result;
+    do {
+        result = sem_clockwait(&worker->done, CLOCK_MONOTONIC, &until);
+    } while (result != 0 && errno == EINTR);
+    return result == 0;
+}
+
+keel_pack_piece *keel_pack_worker_done(keel_pack_worker *worker, double seconds) {
+    if (worker->finished == worker->started || !wait_done(worker, seconds)) return NULL;
+    return &worker->pieces[worker->finished++ % KEEL_PACK_PIECES];
+}
+
+void keel_pack_worker_release(keel_pack_worker *worker) {
+    worker->released++;
+}
+
+bool keel_pack_worker_idle(const keel_pack_worker *worker) {
+    return worker->started == worker->released;
+}
+
+void keel_pack_worker_close(keel_pack_worker *worker) {
+    if (!worker) return;
+    atomic_store(&worker->stop, true);
+    sem_post(&worker->work);
+    pthread_join(worker->thread, NULL);
+    free_worker(worker);
+}

@@ -1,0 +1,291 @@
+#include "collectors/store/segment_reader.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "collectors/store/checked_dataset.h"
+#include "collectors/store/h5.h"
+#include "collectors/store/segment_head.h"
+#include "collectors/store/segment_tables.h"
+
+// HDF5 sleeps twice as long before each new try to read a piece of metadata that it finds torn: its own 100 tries take
+// longer than the age of the world.
+enum { METADATA_TRIES = 25 };
+#define MOST_ROW_BYTES (UINT64_C(1) << 30)
+
+enum {
+    SET_STEPS,
+    SET_SCALARS,
+    SET_INCIDENTS,
+    SET_STATS,
+    SET_MICRO = SET_STATS + KEEL_OP_COUNT,
+    SET_COUNT = SET_MICRO + KEEL_OP_COUNT
+};
+
+struct keel_segment_reader {
+    char *path;
+    hid_t file;
+    keel_segment_head head;
+    keel_segment_tables tables;
+    hid_t step_type, incident_type;
+    hid_t sets[SET_COUNT]; // -1 until it is needed
+    bool exists[SET_COUNT];
+    uint64_t rows;
+};
+
+// ---- datasets ----
+
+static keel_op set_op(int set) {
+    return (keel_op)(set - (set >= SET_MICRO ? SET_MICRO : SET_STATS));
+}
+
+static void set_path(int set, char path[KEEL_DATASET_PATH_BYTES]) {
+    static const char *const first[] = {
+        [SET_STEPS] = KEEL_PATH_STEPS, [SET_SCALARS] = KEEL_PATH_SCALARS, [SET_INCIDENTS] = KEEL_PATH_INCIDENTS};
+    if (set < SET_STATS)
+        snprintf(path, KEEL_DATASET_PATH_BYTES, "%s", first[set]);
+    else
+        snprintf(path, KEEL_DATASET_PATH_BYTES, "%s/%s", set >= SET_MICRO ? KEEL_GROUP_MICRO : KEEL_GROUP_STATS,
+                 keel_op_get(set_op(set))->name);
+}
+
+static hid_t set_type(const keel_segment_reader *r, int set) {
+    if (set == SET_STEPS) return r->step_type;
+    if (set == SET_INCIDENTS) return r->incident_type;
+    return set >= SET_STATS && keel_op_get(set_op(set))->is_count ? H5T_STD_U64LE : H5T_IEEE_F64LE;
+}
+
+// Its rank, and its dimensions after the rows.
+static int set_tail(const keel_segment_reader *r, int set, hsize_t tail[2]) {
+    const keel_run_info *info = &r->tables.info;
+    if (set == SET_STEPS || set == SET_INCIDENTS) return 1;
+    tail[0] = set == SET_SCALARS ? info->scalar_count : info->site_count;
+    if (set < SET_MICRO) return 2;
+    tail[0] = info->micro_count;
+    tail[1] = info->micro_site_count;
+    return 3;
+}
+
+// What a file claims to hold must be in proportion to it; one that is being written may have grown since it was opened.
+static bool can_hold(keel_segment_reader *r, uint64_t rows, uint64_t row_bytes) {
+    // What is being written is not compressed.
+    const uint64_t ratio = r->head.open ? 1 : KEEL_MOST_RATIO;
+    if (rows <= r->head.bytes * ratio / row_bytes) return true;
+    struct stat file;
+    if (r->head.open && stat(r->path, &file) == 0) r->head.bytes = (uint64_t)file.st_size;
+    return rows <= r->head.bytes * ratio / row_bytes;
+}
+
+static keel_status shape_of(keel_segment_reader *r, int set, const char *path, hsize_t dims[3]) {
+    const hid_t space = H5Dget_space(r->sets[set]);
+    hsize_t tail[2];
+    const bool known = space >= 0 && H5Sget_simple_extent_dims(space, dims, NULL) == set_tail(r, set, tail);
+    if (space >= 0) H5Sclose(space);
+    return known ? KEEL_OK : keel_h5_fail(KEEL_ERR_FORMAT, r->path, "%s has no length", path);
+}
+
+// A dataset that grows: opened, or seen anew with FRESH. *LENGTH: its rows.
+static keel_status reach(keel_segment_reader *r, int set, bool fresh, uint64_t *length) {
+    char path[KEEL_DATASET_PATH_BYTES];
+    set_path(set, path);
+    hsize_t tail[2] = {0}, dims[3] = {0};
+    const int rank = set_tail(r, set, tail);
+    const hid_t type = set_type(r, set);
+    keel_status status = KEEL_OK;
+    if (r->sets[set] < 0)
+        status = keel_dataset_open(r->file, r->path, path, type, rank, dims, &r->sets[set]);
+    else if (fresh && H5Drefresh(r->sets[set]) < 0)
+        status = keel_h5_fail(KEEL_ERR_IO, r->path, "cannot refresh %s", path);
+    else
+        status = shape_of(r, set, path, dims);
+    if (status) return status;
+    uint64_t row_bytes = H5Tget_size(type);
+    for (int i = 1; i < rank; i++) {
+        if (dims[i] != tail[i - 1] || dims[i] == 0)
+            return keel_fail(KEEL_ERR_FORMAT, "%s: %s has %llu columns where %llu belong", r->path, path,
+                             (unsigned long long)dims[i], (unsigned long long)tail[i - 1]);
+        row_bytes *= dims[i];
+    }
+    if (!can_hold(r, dims[0], row_bytes))
+        return keel_fail(KEEL_ERR_FORMAT, "%s: %s has more rows than the file can hold", r->path, path);
+    *length = dims[0];
+    return KEEL_OK;
+}
+
+// Reads rows FIRST.. and, where COLUMN is given, one column of them.
+static keel_status read_rows(keel_segment_reader *r, int set, uint64_t first, size_t count, const uint32_t *column,
+                             void *values) {
+    if (count == 0) return KEEL_OK;
+    char path[KEEL_DATASET_PATH_BYTES];
+    set_path(set, path);
+    if (!r->exists[set]) return keel_fail(KEEL_ERR_NOT_FOUND, "%s: no dataset %s", r->path, path);
+    uint64_t length = 0;
+    keel_status status = reach(r, set, false, &length);
+    // Opened before the rows were added that /steps tells of.
+    if (!status && length < r->rows && set != SET_INCIDENTS) status = reach(r, set, true, &length);
+    if (status) return status;
+    if (first > length || count > length - first)
+        return keel_fail(KEEL_ERR_FORMAT, "%s: %s has %llu rows, " KEEL_PATH_STEPS " has more", r->path, path,
+                         (unsigned long long)length);
+    hsize_t start[3] = {first}, size[3] = {count};
+    const int rank = set_tail(r, set, size + 1);
+    if (column) {
+        start[1] = *column;
+        size[1] = 1;
+    }
+    const hid_t memory = H5Screate_simple(rank, size, NULL), file = H5Dget_space(r->sets[set]);
+    if (memory < 0 || file < 0 || H5Sselect_hyperslab(file, H5S_SELECT_SET, start, NULL, size, NULL) < 0 ||
+        H5Dread(r->sets[set], set_type(r, set), memory, file, H5P_DEFAULT, values) < 0)
+        status = keel_h5_fail(KEEL_ERR_FORMAT, r->path, "cannot read %s", path);
+    if (memory >= 0) H5Sclose(memory);
+    if (file >= 0) H5Sclose(file);
+    return status;
+}
+
+// ---- open ----
+
+static keel_status open_file(keel_segment_reader *r) {
+    hid_t access;
+    keel_status status = keel_h5_access_list(&access);
+    if (status) return status;
+    // While a writer has it, or where one was killed.
+    const unsigned flags = H5F_ACC_RDONLY | (r->head.open ? H5F_ACC_SWMR_READ : 0);
+    if (H5Pset_metadata_read_attempts(access, METADATA_TRIES) >= 0) r->file = H5Fopen(r->path, flags, access);
+    if (r->file < 0) status = keel_h5_fail(KEEL_ERR_FORMAT, r->path, "cannot open it");
+    H5Pclose(access);
+    return status;
+}
+
+static keel_status find_sets(keel_segment_reader *r) {
+    uint64_t row_bytes = sizeof(keel_step_record) + r->tables.info.scalar_count * sizeof(double);
+    for (int set = 0; set < SET_COUNT; set++) {
+        char path[KEEL_DATASET_PATH_BYTES];
+        set_path(set, path);
+        r->exists[set] = keel_dataset_exists(r->file, path);
+        if (!r->exists[set] || set < SET_STATS) continue;
+        const bool micro = set >= SET_MICRO;
+        if (!micro) r->tables.info.op_stored[set - SET_STATS] = true;
+        row_bytes += sizeof(double) * (micro ? (uint64_t)r->tables.info.micro_count * r->tables.info.micro_site_count
+                                             : (uint64_t)r->tables.info.site_count);
+    }
+    if (row_bytes > MOST_ROW_BYTES)
+        return keel_fail(KEEL_ERR_LIMIT, "%s: rows of %llu MiB", r->path, (unsigned long long)row_bytes >> 20);
+    if (r->tables.info.scalar_count > 0 && !r->exists[SET_SCALARS])
+        return keel_fail(KEEL_ERR_FORMAT, "%s: no dataset " KEEL_PATH_SCALARS, r->path);
+    return reach(r, SET_STEPS, false, &r->rows);
+}
+
+keel_status keel_segment_reader_open(const char *path, keel_segment_reader **out) {
+    keel_segment_reader *r = calloc(1, sizeof *r);
+    if (!r) return keel_fail(KEEL_ERR_MEMORY, "%s: no memory to read it", path);
+    r->file = r->step_type = r->incident_type = -1;
+    for (int i = 0; i < SET_COUNT; i++) r->sets[i] = -1;
+    r->path = strdup(path);
+    keel_status status = r->path ? KEEL_OK : keel_fail(KEEL_ERR_MEMORY, "%s: no memory to read it", path);
+    if (!status) status = keel_segment_head_read(path, &r->head);
+    if (!status) status = open_file(r);
+    if (!status) {
+        r->step_type = keel_record_type(KEEL_RECORD_STEP);
+        r->incident_type = keel_record_type(KEEL_RECORD_INCIDENT);
+        if (r->step_type < 0 || r->incident_type < 0) status = keel_h5_fail(KEEL_ERR_MEMORY, path, "no record types");
+    }
+    if (!status) status = keel_segment_tables_read(r->file, path, &r->tables);
+    if (!status) status = find_sets(r);
+    if (status) {
+        keel_segment_reader_close(r);
+        return status;
+    }
+    *out = r;
+    return KEEL_OK;
+}
+
+void keel_segment_reader_close(keel_segment_reader *r) {
+    if (!r) return;
+    for (int i = 0; i < SET_COUNT; i++)
+        if (r->sets[i] >= 0) H5Dclose(r->sets[i]);
+    if (r->step_type >= 0) H5Tclose(r->step_type);
+    if (r->incident_type >= 0) H5Tclose(r->incident_type);
+    if (r->file >= 0) H5Fclose(r->file);
+    keel_segment_tables_free(&r->tables);
+    free(r->path);
+    free(r);
+}
+
+// ---- what it says ----
+
+const char *keel_segment_reader_path(const keel_segment_reader *r) {
+    return r->path;
+}
+
+const keel_run_info *keel_segment_reader_info(const keel_segment_reader *r) {
+    return &r->tables.info;
+}
+
+uint64_t keel_segment_reader_rows(const keel_segment_reader *r) {
+    return r->rows;
+}
+
+bool keel_segment_reader_open_mark(const keel_segment_reader *r) {
+    return r->head.open;
+}
+
+bool keel_segment_reader_resumed(const keel_segment_reader *r) {
+    return r->tables.resumed;
+}
+
+bool keel_segment_reader_has_micro(const keel_segment_reader *r, keel_op op) {
+    return r->exists[SET_MICRO + op];
+}
+
+keel_status keel_segment_reader_refresh(keel_segment_reader *r) {
+    return r->head.open ? reach(r, SET_STEPS, true, &r->rows) : KEEL_OK;
+}
+
+bool keel_segment_reader_rising(const keel_segment_reader *r, uint64_t *first, uint64_t *last) {
+    *first = r->tables.first_step;
+    *last = r->tables.last_step;
+    return r->tables.rising;
+}
+
+keel_status keel_segment_reader_steps(keel_segment_reader *r, uint64_t first, size_t count, keel_step_record *steps) {
+    return read_rows(r, SET_STEPS, first, count, NULL, steps);
+}
+
+keel_status keel_segment_reader_scalars(keel_segment_reader *r, uint64_t first, size_t count, double *values) {
+    return read_rows(r, SET_SCALARS, first, count, NULL, values);
+}
+
+keel_status keel_segment_reader_stats(keel_segment_reader *r, keel_op op, uint64_t first, size_t count, void *values) {
+    return read_rows(r, SET_STATS + (int)op, first, count, NULL, values);
+}
+
+keel_status keel_segment_reader_micro(keel_segment_reader *r, keel_op op, uint64_t first, size_t count, void *values) {
+    return read_rows(r, SET_MICRO + (int)op, first, count, NULL, values);
+}
+
+keel_status keel_segment_reader_column(keel_segment_reader *r, keel_op op, uint32_t index, uint64_t first, size_t count,
+                                       void *values) {
+    return read_rows(r, op == KEEL_OP_COUNT ? SET_SCALARS : SET_STATS + (int)op, first, count, &index, values);
+}
+
+keel_status keel_segment_reader_incidents(keel_segment_reader *r, keel_incident **out, size_t *out_count) {
+    uint64_t rows = 0;
+    keel_status status = reach(r, SET_INCIDENTS, r->head.open, &rows);
+    if (status) return status;
+    keel_incident_record *records = calloc(rows + 1, sizeof *records);
+    keel_incident *incidents = calloc(rows + 1, sizeof *incidents);
+    if (!records || !incidents) status = keel_fail(KEEL_ERR_MEMORY, "%s: no memory for its incidents", r->path);
+    if (!status) status = read_rows(r, SET_INCIDENTS, 0, rows, NULL, records);
+    for (uint64_t i = 0; !status && i < rows; i++)
+        status = keel_incident_from_record(&records[i], r->path, i, &incidents[i]);
+    free(records);
+    if (status) {
+        free(incidents);
+        return status;
+    }
+    *out = incidents;
+    *out_count = rows;
+    return KEEL_OK;
+}

@@ -1,0 +1,329 @@
+#include "collectors/store/writer.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "collectors/store/backlog.h"
+#include "collectors/store/h5.h"
+#include "collectors/store/packer.h"
+#include "collectors/store/schema.h"
+#include "collectors/store/segment_writer.h"
+#include "collectors/store/store_files.h"
+
+#define DEFAULT_SEGMENT_BYTES (UINT64_C(1) << 30)
+#define DEFAULT_PACK_SECONDS  10.0
+#define RETRY_SECONDS         1.0 // between tries to begin a new segment after one failed
+
+typedef struct store {
+    char *directory;
+    int lock; // of the directory
+    keel_store_options options;
+    const keel_run_info *info;
+    keel_segment_writer *segment; // NULL: none that can be written
+    uint32_t number;              // of the segment, or of the next where there is none
+    const char *origin;           // of the next segment
+    double retry_at;              // not before: the next try to begin a segment
+    keel_backlog backlog;
+    bool paused;           // the backlog is in use, and that was said
+    uint64_t lost_flushed; // lost rows that flush has told of
+    keel_packer *packer;
+} store;
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+// ---- the directory ----
+
+static keel_status make_directory(const char *directory) {
+    char *path = strdup(directory);
+    if (!path) return keel_fail(KEEL_ERR_MEMORY, "%s: no memory", directory);
+    int error = 0;
+    // Every part in turn; the first may be the root.
+    for (char *end = path + 1; !error; end++) {
+        if (*end != '/' && *end != '\0') continue;
+        const char kept = *end;
+        *end = '\0';
+        if (mkdir(path, 0777) != 0 && errno != EEXIST) error = errno;
+        *end = kept;
+        if (kept == '\0') break;
+    }
+    free(path);
+    return error ? keel_fail(KEEL_ERR_IO, "%s: cannot make the directory: %s", directory, strerror(error)) : KEEL_OK;
+}
+
+// A lock that goes with the process, on the directory itself, so that nothing is left behind.
+static keel_status lock_directory(const char *directory, int *lock) {
+    enum { TRIES = 5, PAUSE_NANOSECONDS = 20000000 }; // a reader may hold it for a moment to see whether a writer does
+    const int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return keel_fail(KEEL_ERR_IO, "%s: %s", directory, strerror(errno));
+    if (faccessat(fd, ".", W_OK | X_OK, AT_EACCESS) != 0) {
+        const keel_status status = keel_fail(KEEL_ERR_IO, "%s: cannot write there: %s", directory, strerror(errno));
+        close(fd);
+        return status;
+    }
+    int result = -1;
+    for (int i = 0; i < TRIES && result != 0; i++) {
+        if (i > 0) nanosleep(&(struct timespec){.tv_nsec = PAUSE_NANOSECONDS}, NULL);
+        result = flock(fd, LOCK_EX | LOCK_NB);
+        if (result != 0 && errno != EWOULDBLOCK) break;
+    }
+    if (result != 0 && errno == EWOULDBLOCK) {
+        close(fd);
+        return keel_fail(KEEL_ERR_USAGE, "%s: another process records a run there", directory);
+    }
+    if (result != 0)
+        keel_log(KEEL_LOG_WARNING, "%s: the file system has no locks (%s): make sure that only one job records there",
+                 directory, strerror(errno));
+    *lock = fd;
+    return KEEL_OK;
+}
+
+// ---- segments ----
+
+static keel_status begin_segment(store *s, keel_segment_writer **segment) {
+    return keel_segment_writer_open(s->directory, s->number, s->info, s->origin, segment);
+}
+
+// The directory may have been removed and made again: its lock went with it.
+static keel_status check_lock(store *s) {
+    struct stat locked, there;
+    if (fstat(s->lock, &locked) == 0 && stat(s->directory, &there) == 0 && locked.st_dev == there.st_dev &&
+        locked.st_ino == there.st_ino)
+        return KEEL_OK;
+    int lock;
+    const keel_status status = lock_directory(s->directory, &lock);
+    if (status) return status;
+    close(s->lock);
+    s->lock = lock;
+    return KEEL_OK;
+}
+
+static keel_status open_segment(store *s) {
+    if (now() < s->retry_at) return keel_fail(KEEL_ERR_IO, "%s: no segment can be begun", s->directory);
+    keel_segment_writer *segment = NULL;
+    keel_status status = check_lock(s);
+    if (!status) status = begin_segment(s, &segment);
+    if (!status && (status = keel_segment_writer_publish(segment))) keel_segment_writer_close(segment);
+    if (status) {
+        s->retry_at = now() + RETRY_SECONDS;
+        return status;
+    }
+    s->segment = segment;
+    s->origin = KEEL_ORIGIN_ROLLOVER;
+    return KEEL_OK;
+}
+
+// Closes the segment, whole or damaged. The next one has another number.
+static void end_segment(store *s) {
+    if (keel_segment_writer_close(s->segment) != KEEL_OK) keel_log(KEEL_LOG_ERROR, "%s", keel_error());
+    s->segment = NULL;
+    s->number++;
+}
+
+// The next segment is made before the full one is closed, and seen by readers after it.
+static keel_status roll_over(store *s) {
+    const uint32_t full = s->number;
+    keel_segment_writer *next = NULL;
+    s->number++;
+    keel_status status = begin_segment(s, &next);
+    s->number--;
+    if (status) return status;
+    end_segment(s);
+    keel_packer_add(s->packer, full);
+    if ((status = keel_segment_writer_publish(next))) {
+        keel_segment_writer_close(next);
+        return status;
+    }
+    s->segment = next;
+    return KEEL_OK;
+}
+
+// A segment in which a row can be written.
+static keel_status ready_segment(store *s) {
+    if (s->segment && keel_segment_writer_gone(s->segment)) {
+        const keel_status status =
+            keel_fail(KEEL_ERR_IO, "%s: was deleted while it was written", keel_segment_writer_path(s->segment));
+        end_segment(s);
+        return status;
+    }
+    if (!s->segment) return open_segment(s);
+    if (!keel_segment_writer_full(s->segment, s->options.segment_bytes)) return KEEL_OK;
+    const keel_status status = roll_over(s);
+    return s->segment ? KEEL_OK : status; // a full segment can still take more
+}
+
+// After anything but a lack of space the file is not to be trusted with more: what it holds is readable.
+static keel_status after_write(store *s, keel_status status) {
+    if (!status || status == KEEL_ERR_LIMIT) return status;
+    char reason[512];
+    strncpy(reason, keel_error(), sizeof reason - 1);
+    reason[sizeof reason - 1] = '\0';
+    end_segment(s);
+    s->retry_at = now() + RETRY_SECONDS;
+    return keel_fail(status, "%s", reason);
+}
+
+static keel_status write_row(store *s, const keel_row *row) {
+    const keel_status status = ready_segment(s);
+    return status ? status : after_write(s, keel_segment_writer_row(s->segment, row));
+}
+
+static keel_status write_incident(store *s, const keel_incident *incident) {
+    if (!s->segment) return keel_fail(KEEL_ERR_IO, "%s: no segment is open", s->directory);
+    return after_write(s, keel_segment_writer_incident(s->segment, incident));
+}
+
+// ---- waiting ----
+
+static void say_pause(store *s, keel_status status) {
+    if (s->paused) return;
+    s->paused = true;
+    keel_log(KEEL_LOG_WARNING,
+             "%s: RECORDING PAUSES, %s: %s. Training goes on; the last %u steps are kept in memory and written when "
+             "it is possible again.",
+             s->directory, status == KEEL_ERR_LIMIT ? "no space is left" : "the store cannot be written", keel_error(),
+             s->backlog.capacity);
+}
+
+static void say_resume(store *s) {
+    if (!s->paused) return;
+    s->paused = false;
+    keel_log(KEEL_LOG_WARNING, "%s: recording goes on. %llu steps were lost in all.", s->directory,
+             (unsigned long long)s->backlog.lost_rows);
+}
+
+// Writes what waits, oldest first.
+static void drain(store *s) {
+    keel_status status = KEEL_OK;
+    for (const keel_row *row; !status && (row = keel_backlog_row(&s->backlog));) {
+        status = write_row(s, row);
+        if (!status) keel_backlog_pop_row(&s->backlog);
+    }
+    for (const keel_incident *incident; !status && (incident = keel_backlog_incident(&s->backlog));) {
+        status = write_incident(s, incident);
+        if (!status) keel_backlog_pop_incident(&s->backlog);
+    }
+    if (status)
+        say_pause(s, status);
+    else if (s->backlog.unclaimed == 0)
+        say_resume(s);
+}
+
+static bool waits(const store *s) {
+    return !keel_backlog_empty(&s->backlog) || s->backlog.unclaimed > 0;
+}
+
+// ---- the sink ----
+
+static keel_status start(void *context, const keel_run_info *info) {
+    store *s = context;
+    keel_h5_quiet();
+    s->info = info;
+    keel_backlog_init(&s->backlog, info);
+    uint32_t *numbers = NULL;
+    size_t count = 0;
+    keel_status status = keel_segment_clean(s->directory);
+    if (!status) status = keel_segment_list(s->directory, &numbers, &count);
+    if (!status) status = keel_packer_open(s->directory, keel_row_buffer_bytes(info), &s->packer);
+    // What an earlier job, perhaps killed, had no time to pack.
+    for (size_t i = 0; !status && i < count; i++) keel_packer_add(s->packer, numbers[i]);
+    s->number = count > 0 ? numbers[count - 1] + 1 : 0;
+    s->origin = count > 0 ? KEEL_ORIGIN_RESUME : KEEL_ORIGIN_START;
+    free(numbers);
+    if (!status) status = open_segment(s);
+    if (status != KEEL_ERR_LIMIT) return status;
+    say_pause(s, status);
+    return KEEL_OK;
+}
+
+static keel_status take_row(void *context, const keel_row *row) {
+    store *s = context;
+    keel_h5_quiet();
+    const bool waited = waits(s);
+    const keel_status status = waited ? KEEL_OK : write_row(s, row);
+    if (!waited && !status) {
+        keel_packer_advance(s->packer);
+        return KEEL_OK;
+    }
+    if (status) say_pause(s, status);
+    keel_backlog_push_row(&s->backlog, row);
+    if (waited) drain(s);
+    return KEEL_OK;
+}
+
+static keel_status take_incident(void *context, const keel_incident *incident) {
+    store *s = context;
+    keel_h5_quiet();
+    if (!waits(s) && write_incident(s, incident) == KEEL_OK) return KEEL_OK;
+    keel_backlog_push_incident(&s->backlog, incident);
+    drain(s);
+    return KEEL_OK;
+}
+
+static keel_status flush(void *context) {
+    store *s = context;
+    keel_h5_quiet();
+    if (waits(s)) drain(s);
+    const uint64_t lost = s->backlog.lost_rows - s->lost_flushed;
+    s->lost_flushed = s->backlog.lost_rows;
+    if (waits(s))
+        return keel_fail(KEEL_ERR_IO, "%s: %u steps wait to be written, %llu were lost", s->directory, s->backlog.count,
+                         (unsigned long long)lost);
+    if (lost > 0) return keel_fail(KEEL_ERR_IO, "%s: %llu steps were lost", s->directory, (unsigned long long)lost);
+    return KEEL_OK;
+}
+
+static void close_store(void *context) {
+    store *s = context;
+    keel_h5_quiet();
+    if (s->info && waits(s)) drain(s);
+    if (s->backlog.count > 0)
+        keel_log(KEEL_LOG_ERROR, "%s: the last %u steps could not be written", s->directory, s->backlog.count);
+    if (s->segment) {
+        keel_packer_add(s->packer, s->number);
+        end_segment(s);
+    }
+    keel_packer_close(s->packer, s->options.pack_seconds);
+    keel_backlog_free(&s->backlog);
+    close(s->lock);
+    free(s->directory);
+    free(s);
+}
+
+keel_status keel_store_sink_open(const char *directory, const keel_store_options *options, keel_sink *sink) {
+    store *s = calloc(1, sizeof *s);
+    char *copy = strdup(directory);
+    keel_status status =
+        s && copy ? make_directory(directory) : keel_fail(KEEL_ERR_MEMORY, "%s: no memory for the store", directory);
+    int lock = -1;
+    if (!status) status = lock_directory(directory, &lock);
+    if (status) {
+        free(copy);
+        free(s);
+        return status;
+    }
+    s->directory = copy;
+    s->lock = lock;
+    s->options = *options;
+    if (s->options.segment_bytes == 0) s->options.segment_bytes = DEFAULT_SEGMENT_BYTES;
+    if (s->options.pack_seconds == 0) s->options.pack_seconds = DEFAULT_PACK_SECONDS;
+    *sink = (keel_sink){
+        .context = s,
+        .name = "store",
+        .start = start,
+        .row = take_row,
+        .incident = take_incident,
+        .flush = flush,
+        .close = close_store,
+    };
+    return KEEL_OK;
+}
