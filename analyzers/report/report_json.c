@@ -1,0 +1,125 @@
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "analyzers/report/report.h"
+
+enum { SCHEMA = 1, DIGITS = 12 };
+
+static json_t *number(double value) {
+    if (isnan(value)) return json_string("nan");
+    if (isinf(value)) return json_string(value > 0 ? "inf" : "-inf");
+    return json_real(value);
+}
+
+// Names and paths may hold any byte; JSON may not.
+static json_t *text(const char *string) {
+    json_t *valid = json_string(string);
+    if (valid) return valid;
+    char *copy = strdup(string);
+    if (!copy) return NULL;
+    for (char *c = copy; *c; c++)
+        if ((unsigned char)*c >= 0x80) *c = '?';
+    valid = json_string(copy);
+    free(copy);
+    return valid;
+}
+
+static json_t *text_or_null(const char *string) {
+    return string[0] ? text(string) : json_null();
+}
+
+static json_t *series_list(const char *series) {
+    json_t *list = json_array();
+    for (const char *at = series; at && *at;) {
+        size_t n = strcspn(at, ",");
+        json_array_append_new(list, json_stringn(at, n));
+        at += n + (at[n] == ',');
+    }
+    return list;
+}
+
+static json_t *cause(const keel_incident *incident, const keel_incident_extra *extra) {
+    json_t *evidence = json_array();
+    for (uint32_t i = 0; extra && i < extra->evidence_count; i++)
+        json_array_append_new(evidence, text(extra->evidence[i]));
+    return json_pack("{s:o, s:o, s:o}", "name", text(incident->cause), "confidence", number(incident->confidence),
+                     "evidence", evidence);
+}
+
+static json_t *incident_object(const keel_incident *k, const keel_incident_extra *extra) {
+    json_t *object = json_object();
+    json_object_set_new(object, "id", json_integer(k->id));
+    json_object_set_new(object, "severity", json_string(keel_severity_name(k->severity)));
+    json_object_set_new(object, "rule", text(k->rule));
+    json_object_set_new(object, "series", series_list(k->series));
+    json_object_set_new(object, "site", text_or_null(k->site));
+    json_object_set_new(object, "rank", k->rank < 0 ? json_null() : json_integer(k->rank));
+    json_object_set_new(object, "first_step", json_integer((json_int_t)k->first_step));
+    json_object_set_new(object, "peak_step", json_integer((json_int_t)k->peak_step));
+    json_object_set_new(object, "last_step", json_integer((json_int_t)k->last_step));
+    json_object_set_new(object, "value", number(k->value));
+    json_object_set_new(object, "expected", number(k->expected));
+    json_object_set_new(object, "score", number(k->score));
+    json_object_set_new(object, "cause", cause(k, extra));
+    json_object_set_new(object, "message", text(k->message));
+    if (extra && extra->discarded) json_object_set_new(object, "discarded", json_true());
+    return object;
+}
+
+keel_status keel_incident_json(const keel_incident *incident, const keel_incident_extra *extra, char **out) {
+    json_t *object = incident_object(incident, extra);
+    char *line = json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(DIGITS));
+    json_decref(object);
+    if (!line) return keel_fail(KEEL_ERR_MEMORY, "no memory for an incident as JSON");
+    *out = line;
+    return KEEL_OK;
+}
+
+static void set_extent(json_t *object, uint64_t records, uint64_t first_step, uint64_t last_step) {
+    json_object_set_new(object, "records", json_integer((json_int_t)records));
+    json_object_set_new(object, "first_step", json_integer((json_int_t)first_step));
+    json_object_set_new(object, "last_step", json_integer((json_int_t)last_step));
+}
+
+static json_t *incident_list(const keel_result *const *runs, size_t count) {
+    json_t *list = json_array();
+    for (size_t r = 0; r < count; r++)
+        for (size_t i = 0; i < runs[r]->incident_count; i++) {
+            json_t *object = incident_object(&runs[r]->incidents[i], keel_analysis_extra(runs[r]->analysis, i));
+            if (count > 1) json_object_set_new(object, "run", json_integer((json_int_t)r + 1));
+            json_array_append_new(list, object);
+        }
+    return list;
+}
+
+static json_t *run_list(const keel_result *const *runs, size_t count) {
+    json_t *list = json_array();
+    for (size_t r = 0; r < count; r++) {
+        json_t *object = json_object();
+        json_object_set_new(object, "run", json_integer((json_int_t)r + 1));
+        set_extent(object, runs[r]->records, runs[r]->first_step, runs[r]->last_step);
+        json_array_append_new(list, object);
+    }
+    return list;
+}
+
+keel_status keel_report_json(const keel_result *const *runs, size_t count, FILE *out) {
+    uint64_t records = 0, first_step = runs[0]->first_step, last_step = runs[0]->last_step;
+    for (size_t r = 0; r < count; r++) {
+        records += runs[r]->records;
+        if (runs[r]->first_step < first_step) first_step = runs[r]->first_step;
+        if (runs[r]->last_step > last_step) last_step = runs[r]->last_step;
+    }
+    json_t *report = json_object();
+    json_object_set_new(report, "schema", json_integer(SCHEMA));
+    json_object_set_new(report, "source", text(runs[0]->source));
+    set_extent(report, records, first_step, last_step);
+    json_object_set_new(report, "incidents", incident_list(runs, count));
+    if (count > 1) json_object_set_new(report, "runs", run_list(runs, count));
+    bool written =
+        json_dumpf(report, out, JSON_INDENT(1) | JSON_REAL_PRECISION(DIGITS)) == 0 && fputc('\n', out) != EOF;
+    json_decref(report);
+    return written ? KEEL_OK : keel_fail(KEEL_ERR_IO, "the report cannot be written");
+}
