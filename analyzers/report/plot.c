@@ -64,22 +64,32 @@ static void draw(grid *g, const column *columns, const axis *a) {
     }
 }
 
-static void print_braille(const grid *g, uint32_t row, FILE *out) {
+// The braille cell at (ROW, AT), as the low byte of its code point in U+2800.
+static unsigned cell_at(const grid *g, uint32_t row, uint32_t at) {
     static const unsigned char bits[DOTS_Y][DOTS_X] = {{0x01, 0x08}, {0x02, 0x10}, {0x04, 0x20}, {0x40, 0x80}};
-    for (uint32_t c = 0; c < g->width / DOTS_X; c++) {
-        unsigned cell = 0;
-        for (uint32_t y = 0; y < DOTS_Y; y++)
-            for (uint32_t x = 0; x < DOTS_X; x++)
-                if (g->dot[row * DOTS_Y + y][c * DOTS_X + x]) cell |= bits[y][x];
+    unsigned cell = 0;
+    for (uint32_t y = 0; y < DOTS_Y; y++)
+        for (uint32_t x = 0; x < DOTS_X; x++)
+            if (g->dot[row * DOTS_Y + y][at * DOTS_X + x]) cell |= bits[y][x];
+    return cell;
+}
+
+static void print_braille(const grid *g, uint32_t row, FILE *out) {
+    uint32_t end = g->width / DOTS_X;
+    while (end > 0 && cell_at(g, row, end - 1) == 0) end--;
+    for (uint32_t c = 0; c < end; c++) {
+        unsigned cell = cell_at(g, row, c);
         if (cell == 0)
             fputc(' ', out);
         else
-            fprintf(out, "\xE2%c%c", (int)(0xA0 | cell >> 6), (int)(0x80 | (cell & 0x3F))); // U+2800 + cell in UTF-8
+            fprintf(out, "\xE2%c%c", (int)(0xA0 | cell >> 6), (int)(0x80 | (cell & 0x3F))); // in UTF-8
     }
 }
 
 static void print_ascii(const grid *g, uint32_t row, FILE *out) {
-    for (uint32_t x = 0; x < g->width; x++) fputc(g->dot[row][x] ? '*' : ' ', out);
+    uint32_t end = g->width;
+    while (end > 0 && !g->dot[row][end - 1]) end--;
+    for (uint32_t x = 0; x < end; x++) fputc(g->dot[row][x] ? '*' : ' ', out);
 }
 
 static void print_marks(const keel_result *r, uint32_t index, uint32_t width, FILE *out) {
@@ -100,7 +110,7 @@ static void print_marks(const keel_result *r, uint32_t index, uint32_t width, FI
         if (marks[x] != ' ') last = x + 1;
     }
     marks[last] = 0;
-    if (last) fprintf(out, "  %*s %s\n", LABEL, "", marks);
+    if (last) fprintf(out, "  %*s  %s\n", LABEL, "", marks);
 }
 
 void keel_plot_series(const keel_result *r, uint32_t index, const keel_report_style *style, FILE *out) {

@@ -100,8 +100,12 @@ static void print_verdict(const keel_result *r, const keel_report_style *style, 
             plain(style));
     print_wrapped(out, k->message, severity == KEEL_CRITICAL ? 10 : 9, width);
     char text[512];
-    snprintf(text, sizeof text, "steps %" PRIu64 " to %" PRIu64 ", worst at %" PRIu64 "; %s", k->first_step,
-             k->last_step, k->peak_step, k->open ? "still going on at the end of what was read" : "over");
+    const char *end = k->open ? "still going on at the end of what was read" : "over";
+    if (k->first_step == k->last_step)
+        snprintf(text, sizeof text, "step %" PRIu64 "; %s", k->first_step, end);
+    else
+        snprintf(text, sizeof text, "steps %" PRIu64 " to %" PRIu64 ", worst at %" PRIu64 "; %s", k->first_step,
+                 k->last_step, k->peak_step, end);
     print_item(out, "when", text, width);
     snprintf(text, sizeof text, "%s%s%s", k->series, k->site[0] ? ", first in " : "", k->site);
     print_item(out, "where", text, width);
@@ -125,7 +129,8 @@ static void print_verdict(const keel_result *r, const keel_report_style *style, 
 }
 
 static void print_table(const keel_result *r, const keel_report_style *style, int width, FILE *out) {
-    if (r->incident_count == 0) return;
+    if (r->incident_count == 0 || (r->incident_count == 1 && keel_report_severity(r) >= KEEL_WARNING))
+        return; // said already
     fprintf(out, "\nincidents: %zu critical, %zu warning%s, %zu note%s\n", count_of(r, KEEL_CRITICAL),
             count_of(r, KEEL_WARNING), plural(count_of(r, KEEL_WARNING)), count_of(r, KEEL_INFO),
             plural(count_of(r, KEEL_INFO)));
