@@ -122,8 +122,10 @@ keel_status keel_import_context_line(keel_import_context *context, const keel_im
     if (!line->open || context->importer->whole) return give_line(context, line);
     keel_import_line cut = *line;
     cut.size = without_last_word(line);
-    char *copy = strndup(line->text, cut.size);
+    char *copy = malloc(cut.size + 1);
     if (!copy) return keel_fail(KEEL_ERR_MEMORY, "%s: no memory for its last line", context->path);
+    memcpy(copy, line->text, cut.size);
+    copy[cut.size] = 0;
     cut.text = copy;
     keel_status status = cut.size ? give_line(context, &cut) : KEEL_OK;
     free(copy);
