@@ -3,8 +3,7 @@
 //     step 3000: train loss 4.0390, val loss 4.0427
 #include "tools/import/importer.h"
 
-static keel_import_pattern iteration = {.source = "(?<![A-Za-z_])iter\\s+(\\d+):\\s+loss\\s+(" KEEL_IMPORT_NUMBER
-                                                  ")" KEEL_IMPORT_END};
+static keel_import_pattern iteration = {.source = "(?<![A-Za-z_])iter\\s+(\\d+):\\s+loss\\s+(" KEEL_IMPORT_NUMBER "),"};
 static keel_import_pattern evaluation = {.source =
                                              "(?<![A-Za-z_])step\\s+(\\d+):\\s+train\\s+loss\\s+(?:" KEEL_IMPORT_NUMBER
                                              "),\\s+val\\s+loss\\s+(" KEEL_IMPORT_NUMBER ")" KEEL_IMPORT_END};
