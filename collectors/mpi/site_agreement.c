@@ -85,7 +85,7 @@ keel_status keel_site_agreement(MPI_Comm comm, const keel_probe *probe, const ke
 
     uint64_t *hashes = malloc(count_of_0 * sizeof *hashes);
     const int unready = first_unready(comm, plans && hashes);
-    if (unready < size) {
+    if (unready < size || !plans || !hashes) { // the last two are among the first
         free(hashes);
         if (!plans) return KEEL_ERR_COMM;
         return keel_fail(KEEL_ERR_COMM, "rank %d cannot start its monitor; its own message says why", unready);
