@@ -222,12 +222,9 @@ static inline void keel_observe_blocks(keel_stats *stats, const keel_stats_param
     } while (n > 0);
 }
 
-// Parts of the scalar kernel, for elements that a vector kernel does not take itself. Each adds to PART.
-void keel_scalar_moments(keel_stats *part, keel_moments *moments, keel_dtype dtype, const void *data, size_t n);
-void keel_scalar_counts(keel_stats *part, const keel_limits *limits, uint32_t fields, keel_dtype dtype,
-                        const void *data, size_t n);
-void keel_scalar_flags(keel_stats *part, keel_dtype dtype, const void *data, size_t n);
-uint64_t keel_scalar_checksum(keel_dtype dtype, const void *data, size_t n);
+// The scalar kernel's block, for elements that are too few for a vector kernel, and its count of the precision group.
+keel_block_kernel keel_scalar_block;
+void keel_scalar_precision(keel_stats *part, keel_dtype dtype, const void *data, size_t n);
 
 keel_stats_kernel keel_stats_scalar;
 keel_stats_kernel keel_stats_avx2;

@@ -4,117 +4,89 @@
 
 enum { SCALAR_BLOCK = 1024 };
 
-static void count_class(keel_stats *part, const keel_limits *limits, uint32_t fields, const keel_element *e) {
+static void count_precision(keel_stats *part, keel_dtype dtype, const keel_element *e) {
+    const float narrow = dtype == KEEL_F64 ? (float)e->value : keel_float_of((uint32_t)e->magnitude);
+    const bool exact = dtype != KEEL_F64 || (double)narrow == e->value;
+    const uint32_t bits = keel_bits_f32(narrow);
+    part->not_bf16 += !exact || (bits & 0xffffu) != 0;
+    part->not_tf32 += !exact || (bits & 0x1fffu) != 0;
+    part->not_fp16 += !exact || keel_bits_f32(keel_f16_to_f32(keel_f16_from_f32(narrow))) != bits;
+}
+
+static void count_class(keel_stats *part, const keel_pass *pass, const keel_element *e) {
+    const keel_limits *limits = &pass->limits;
     const uint64_t magnitude = e->magnitude;
     part->zeros += magnitude == 0;
     part->near_zeros += magnitude < limits->near_zero;
     part->subnormals += magnitude != 0 && magnitude < limits->normal;
-    if (fields & KEEL_FIELDS_HALF) {
+    if (pass->fields & KEEL_FIELDS_HALF) {
         part->fp16_flush += magnitude != 0 && magnitude < limits->flush_end;
         part->fp16_subnormal += magnitude >= limits->flush_end && magnitude < limits->normal16;
         part->fp16_overflow += magnitude >= limits->overflow16;
     }
-    if (fields & KEEL_FIELDS_PRECISION) {
-        const float narrow = (float)e->value;
-        const bool exact = (double)narrow == e->value;
-        part->not_bf16 += !exact || (keel_bits_f32(narrow) & 0xffffu) != 0;
-        part->not_tf32 += !exact || (keel_bits_f32(narrow) & 0x1fffu) != 0;
-        part->not_fp16 += !exact || keel_f16_to_f32(keel_f16_from_f32(narrow)) != narrow;
-    }
+    if (pass->fields & KEEL_FIELDS_PRECISION) count_precision(part, pass->dtype, e);
 }
 
-// N at most SCALAR_BLOCK.
-static void short_moments(keel_stats *part, keel_moments *moments, keel_dtype dtype, const void *data, size_t n) {
-    const uint64_t infinity = dtype == KEEL_F64 ? KEEL_F64_INF : KEEL_F32_INF;
+static void count_nonfinite(keel_stats *part, uint64_t infinity, const keel_element *e) {
+    part->nans += e->magnitude > infinity;
+    part->pos_infs += e->magnitude == infinity && !e->negative;
+    part->neg_infs += e->magnitude == infinity && e->negative;
+}
+
+// Sums of N finite values, at most SCALAR_BLOCK, in two passes.
+static keel_moments moments_of(const double *finite, size_t n, double greatest) {
+    keel_moments m = {.count = (double)n, .exponent = keel_moments_exponent(greatest)};
+    const double scale = ldexp(1, -m.exponent);
+    for (size_t i = 0; i < n; i++) {
+        const double x = finite[i] * scale;
+        m.sum += x;
+        m.sum_sq += x * x;
+    }
+    const double mean = m.sum / m.count;
+    double deviations = 0; // what rounding leaves of the sum of deviations, and adds to the sum of their squares
+    for (size_t i = 0; i < n; i++) {
+        const double d = finite[i] * scale - mean;
+        deviations += d;
+        m.m2 += d * d;
+    }
+    m.m2 = fmax(0, m.m2 - deviations * deviations / m.count);
+    return m;
+}
+
+void keel_scalar_block(keel_stats *part, keel_moments *moments, keel_pass *pass, const void *data, size_t n) {
+    const bool base = pass->fields & KEEL_FIELDS_BASE;
+    const bool checksum = pass->fields & KEEL_FIELDS_CHECKSUM;
     double finite[SCALAR_BLOCK];
     size_t count = 0;
     double greatest = 0;
     for (size_t i = 0; i < n; i++) {
-        const keel_element e = keel_element_at(dtype, data, i);
-        if (e.magnitude > infinity) {
-            part->nans++;
-        } else if (e.magnitude == infinity) {
-            if (e.negative)
-                part->neg_infs++;
-            else
-                part->pos_infs++;
-        } else {
+        const keel_element e = keel_element_at(pass->dtype, data, i);
+        if (checksum) part->checksum += pass->dtype == KEEL_F64 ? keel_hash_64(e.bits) : keel_hash_32((uint32_t)e.bits);
+        if (e.magnitude >= pass->limits.infinity) {
+            count_nonfinite(part, pass->limits.infinity, &e);
+        } else if (base) {
             const double value = e.value + 0.0; // one zero, whatever its sign
             part->min = fmin(part->min, value);
             part->max = fmax(part->max, value);
             if (value != 0) part->abs_min = fmin(part->abs_min, fabs(value));
             greatest = fmax(greatest, fabs(value));
+            count_class(part, pass, &e);
             finite[count++] = value;
         }
     }
     if (count == 0) return;
-
-    keel_moments block = {.count = (double)count, .exponent = keel_moments_exponent(greatest)};
-    const double scale = ldexp(1, -block.exponent);
-    for (size_t i = 0; i < count; i++) {
-        const double x = finite[i] * scale;
-        block.sum += x;
-        block.sum_sq += x * x;
-    }
-    const double mean = block.sum / block.count;
-    double deviations = 0; // what rounding leaves of the sum of deviations, and adds to the sum of their squares
-    for (size_t i = 0; i < count; i++) {
-        const double d = finite[i] * scale - mean;
-        deviations += d;
-        block.m2 += d * d;
-    }
-    block.m2 = fmax(0, block.m2 - deviations * deviations / block.count);
+    const keel_moments block = moments_of(finite, count, greatest);
     keel_moments_merge(moments, &block);
 }
 
-void keel_scalar_moments(keel_stats *part, keel_moments *moments, keel_dtype dtype, const void *data, size_t n) {
-    const unsigned char *at = data;
-    while (n > 0) {
-        const size_t count = n < SCALAR_BLOCK ? n : SCALAR_BLOCK;
-        short_moments(part, moments, dtype, at, count);
-        at += count * keel_dtype_size(dtype);
-        n -= count;
-    }
-}
-
-void keel_scalar_counts(keel_stats *part, const keel_limits *limits, uint32_t fields, keel_dtype dtype,
-                        const void *data, size_t n) {
+void keel_scalar_precision(keel_stats *part, keel_dtype dtype, const void *data, size_t n) {
     for (size_t i = 0; i < n; i++) {
         const keel_element e = keel_element_at(dtype, data, i);
-        if (e.magnitude < limits->infinity) count_class(part, limits, fields, &e);
+        if (e.magnitude < (dtype == KEEL_F64 ? KEEL_F64_INF : KEEL_F32_INF)) count_precision(part, dtype, &e);
     }
-}
-
-void keel_scalar_flags(keel_stats *part, keel_dtype dtype, const void *data, size_t n) {
-    const uint64_t infinity = dtype == KEEL_F64 ? KEEL_F64_INF : KEEL_F32_INF;
-    for (size_t i = 0; i < n; i++) {
-        const keel_element e = keel_element_at(dtype, data, i);
-        part->nans += e.magnitude > infinity;
-        part->pos_infs += e.magnitude == infinity && !e.negative;
-        part->neg_infs += e.magnitude == infinity && e.negative;
-    }
-}
-
-uint64_t keel_scalar_checksum(keel_dtype dtype, const void *data, size_t n) {
-    uint64_t sum = 0;
-    for (size_t i = 0; i < n; i++) {
-        const uint64_t bits = keel_element_at(dtype, data, i).bits;
-        sum += dtype == KEEL_F64 ? keel_hash_64(bits) : keel_hash_32((uint32_t)bits);
-    }
-    return sum;
-}
-
-static void observe_block(keel_stats *part, keel_moments *moments, keel_pass *pass, const void *data, size_t n) {
-    if (pass->fields & KEEL_FIELDS_BASE) {
-        keel_scalar_moments(part, moments, pass->dtype, data, n);
-        keel_scalar_counts(part, &pass->limits, pass->fields, pass->dtype, data, n);
-    } else {
-        keel_scalar_flags(part, pass->dtype, data, n);
-    }
-    if (pass->fields & KEEL_FIELDS_CHECKSUM) part->checksum += keel_scalar_checksum(pass->dtype, data, n);
 }
 
 void keel_stats_scalar(keel_stats *stats, const keel_stats_params *params, keel_dtype dtype, const void *data,
                        size_t n) {
-    keel_observe_blocks(stats, params, dtype, data, n, SCALAR_BLOCK, observe_block);
+    keel_observe_blocks(stats, params, dtype, data, n, SCALAR_BLOCK, keel_scalar_block);
 }
