@@ -118,6 +118,19 @@ static void tell(played *p, keel_merge_action action, uint64_t sequence) {
 static const char usual[] = "{queue_depth: 2, select: [{ops: [max, zeros, replica_residual]}]}";
 enum { FRAMES = 2 + 3 };
 
+// A rank with the usual monitor, started.
+static void begin(played *p, rig *r, uint32_t rank, bool threaded) {
+    play(p, rank, threaded);
+    rig_open(r, &p->table, usual);
+    rig_start(r);
+}
+
+// Step NUMBER, until it is merged, or given up.
+static void step_and_drain(rig *r, uint64_t number) {
+    rig_step(r, number);
+    assert_int_equal(keel_probe_drain(r->probe), KEEL_OK);
+}
+
 // Lets a rank that is not driven by a thread get on.
 static void poll_often(rig *r) {
     for (int i = 0; i < 200; i++) keel_poll(r->probe);
@@ -210,10 +223,8 @@ static void test_polled_merge_moves_only_when_polled(void **state) {
     (void)state;
     played p;
     rig r;
-    play(&p, 0, false);
+    begin(&p, &r, 0, false);
     p.tests_each = 1000;
-    rig_open(&r, &p.table, usual);
-    rig_start(&r);
     rig_step(&r, 1);
     uint32_t looks = p.looks;
     assert_true(looks > 0); // the step's end has looked
@@ -235,10 +246,8 @@ static void run_behind(bool threaded) {
     enum { STEPS = 40 };
     played p;
     rig r;
-    play(&p, 0, threaded);
+    begin(&p, &r, 0, threaded);
     p.stuck = true;
-    rig_open(&r, &p.table, usual);
-    rig_start(&r);
     for (uint64_t step = 1; step <= STEPS; step++) rig_step(&r, step);
     assert_int_equal(captured_with("step 6 is not recorded"), 1);
     p.stuck = false;
@@ -264,12 +273,9 @@ static void test_slow_merge_skips_steps(void **state) {
 static void run_told(bool threaded) {
     played p;
     rig r;
-    play(&p, 1, threaded);
-    rig_open(&r, &p.table, usual);
-    rig_start(&r);
+    begin(&p, &r, 1, threaded);
     tell(&p, KEEL_MERGE_STEP, 1);
-    rig_step(&r, 1);
-    assert_int_equal(keel_probe_drain(r.probe), KEEL_OK);
+    step_and_drain(&r, 1);
     assert_int_equal(p.reductions, 1);
     rig_step(&r, 2);
     rig_step(&r, 3);
@@ -303,9 +309,7 @@ static void test_rank_without_a_frame_gives_an_empty_one(void **state) {
     (void)state;
     played p;
     rig r;
-    play(&p, 1, true);
-    rig_open(&r, &p.table, usual);
-    rig_start(&r);
+    begin(&p, &r, 1, true);
     for (uint64_t step = 1; step <= FRAMES + 2; step++) rig_step(&r, step); // rank 0 says nothing yet
     for (uint64_t step = 1; step <= FRAMES + 2; step++) tell(&p, KEEL_MERGE_STEP, step);
     assert_int_equal(keel_probe_drain(r.probe), KEEL_OK);
@@ -326,12 +330,9 @@ static void test_rank_that_is_behind_comes_to_the_step(void **state) {
     (void)state;
     played p;
     rig r;
-    play(&p, 1, true);
-    rig_open(&r, &p.table, usual);
-    rig_start(&r);
+    begin(&p, &r, 1, true);
     tell(&p, KEEL_MERGE_STEP, 3); // rank 0 is two steps ahead
-    rig_step(&r, 1);
-    assert_int_equal(keel_probe_drain(r.probe), KEEL_OK); // step 1 is given up, not waited for
+    step_and_drain(&r, 1);        // step 1 is given up, not waited for
     rig_step(&r, 2);
     assert_int_equal(p.reductions, 0);
     rig_step(&r, 3);
@@ -351,12 +352,9 @@ static void test_ranks_that_count_differently_do_not_mix(void **state) {
     (void)state;
     played p;
     rig r;
-    play(&p, 1, true);
-    rig_open(&r, &p.table, usual);
-    rig_start(&r);
+    begin(&p, &r, 1, true);
     tell(&p, KEEL_MERGE_STEP, 1); // of step 1
-    rig_step(&r, 8);
-    assert_int_equal(keel_probe_drain(r.probe), KEEL_OK);
+    step_and_drain(&r, 8);
     assert_int_equal(p.reduced[0].flags, KEEL_STEP_DROPPED);
     assert_int_equal(p.reduced_n[0], 0);
     tell(&p, KEEL_MERGE_CLOSE, 1);
@@ -371,17 +369,14 @@ static void run_abandoned_on_rank_0(bool threaded, bool reducing) {
     play(&p, 0, threaded);
     rig_open(&r, &p.table, "{queue_depth: 2, merge_timeout_seconds: 0.05, select: [{ops: [max, replica_residual]}]}");
     rig_start(&r);
-    rig_step(&r, 1);
-    assert_int_equal(keel_probe_drain(r.probe), KEEL_OK);
+    step_and_drain(&r, 1);
     p.stuck = !reducing;
     p.stuck_reducing = reducing;
-    rig_step(&r, 2);
-    assert_int_equal(keel_probe_drain(r.probe), KEEL_OK); // bounded
+    step_and_drain(&r, 2); // bounded
     assert_int_equal(captured_with("abandoned at step 2: not all ranks took part within 0.05 s"), 1);
     assert_int_equal(captured_with("only what rank 0 itself observes is recorded"), 1);
     for (uint64_t step = 3; step <= 12; step++) {
-        rig_step(&r, step);
-        assert_int_equal(keel_probe_drain(r.probe), KEEL_OK);
+        step_and_drain(&r, step);
     }
     assert_int_equal(rig_close(&r), KEEL_ERR_COMM);
     assert_true(p.closed_abandoned);
@@ -409,8 +404,7 @@ static void run_abandoned_elsewhere(bool threaded) {
     play(&p, 1, threaded);
     rig_open(&r, &p.table, "{queue_depth: 2, merge_timeout_seconds: 0.05, select: [{ops: [max]}]}");
     rig_start(&r);
-    rig_step(&r, 1);
-    assert_int_equal(keel_probe_drain(r.probe), KEEL_OK); // rank 0 never says anything
+    step_and_drain(&r, 1); // rank 0 never says anything
     assert_int_equal(captured_with("nothing of this rank is recorded"), 1);
     for (uint64_t step = 2; step <= 30; step++) rig_step(&r, step);
     assert_int_equal(p.announcements, 1);
@@ -428,12 +422,9 @@ static void test_error_of_the_network_abandons(void **state) {
     (void)state;
     played p;
     rig r;
-    play(&p, 0, true);
+    begin(&p, &r, 0, true);
     p.fails = KEEL_ERR_COMM;
-    rig_open(&r, &p.table, usual);
-    rig_start(&r);
-    rig_step(&r, 1);
-    assert_int_equal(keel_probe_drain(r.probe), KEEL_OK);
+    step_and_drain(&r, 1);
     assert_int_equal(captured_with("abandoned at step 1: the network is gone"), 1);
     rig_step(&r, 2);
     assert_int_equal(rig_close(&r), KEEL_ERR_COMM);
