@@ -62,6 +62,7 @@ typedef struct keel_detector {
     uint32_t param_count;
     keel_link link;
     uint32_t reach; // records after its last finding in which others may still join it
+    uint64_t ops;   // bit keel_op: the ops of sites that it reads; of a store only what rules read is fetched
     // The state is plain memory without pointers, zeroed before init: a head, and a part per site. The framework saves
     // and restores it by its bytes, and moves the parts when a new segment of the run numbers its sites anew.
     size_t state_bytes, site_bytes;

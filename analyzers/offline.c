@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "analyzers/rules.h"
 #include "collectors/store/reader.h"
 
 // The state before the first row of STEP or later: where a later segment may take the run up again.
@@ -126,6 +127,9 @@ static keel_status go_back(keel_offline *o, uint64_t step, bool *again) {
 
 static keel_status read_store(keel_offline *o, bool *again) {
     keel_status status = begin(o);
+    bool ops[KEEL_OP_COUNT];
+    keel_rules_ops(ops);
+    keel_store_want(o->reader, ops, false);
     if (!status) status = keel_store_rewind(o->reader);
     uint32_t segment = 0;
     bool was_superseded = false;

@@ -179,6 +179,13 @@ end:
     return status;
 }
 
+void keel_rules_ops(bool ops[KEEL_OP_COUNT]) {
+    for (int op = 0; op < KEEL_OP_COUNT; op++) {
+        ops[op] = false;
+        for (uint32_t r = 0; r < RULES; r++) ops[op] |= (keel_rule_table[r]->ops >> op & 1) != 0;
+    }
+}
+
 void keel_rules_row(keel_rules *rules, const keel_row *row, uint64_t record, bool resumed, keel_findings *findings) {
     findings->count = 0;
     for (uint32_t r = 0; r < RULES; r++) {

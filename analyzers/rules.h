@@ -21,6 +21,8 @@ keel_status keel_rules_open(const keel_monitor_config *config, keel_rules **rule
 void keel_rules_close(keel_rules *rules);
 // Tables of the run, or of its next segment: what is known of a site is kept under its name and quantity.
 keel_status keel_rules_start(keel_rules *rules, const keel_run_info *info);
+// Sets OPS[op] for every op of a site that some rule reads, clears the others.
+void keel_rules_ops(bool ops[KEEL_OP_COUNT]);
 // FINDINGS is emptied first.
 void keel_rules_row(keel_rules *rules, const keel_row *row, uint64_t record, bool resumed, keel_findings *findings);
 void keel_rules_save(const keel_rules *rules, keel_state_writer *writer);

@@ -27,6 +27,7 @@ void keel_state_write_u64(keel_state_writer *w, uint64_t value) {
 
 keel_status keel_state_read(keel_state_reader *r, void *data, size_t size) {
     if (size > r->left) return keel_fail(KEEL_ERR_FORMAT, "detector state ends %zu bytes too early", size - r->left);
+    if (size == 0) return KEEL_OK;
     memcpy(data, r->bytes, size);
     r->bytes += size;
     r->left -= size;

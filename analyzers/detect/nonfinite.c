@@ -297,6 +297,7 @@ const keel_detector keel_detect_nonfinite = {
     .param_count = PARAMS,
     .link = KEEL_LINK_EVENT,
     .reach = 8,
+    .ops = 1u << KEEL_OP_nans | 1u << KEEL_OP_infs | 1u << KEEL_OP_rank_nonfinite | 1u << KEEL_OP_micro_nonfinite,
     .state_bytes = sizeof(state),
     .site_bytes = 1,
     .init = init,
