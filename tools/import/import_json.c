@@ -166,6 +166,12 @@ bool keel_import_json_object(keel_import_match *match, keel_import_names *names,
     return any_object(names, draft, text, size, used);
 }
 
+// A brace that begins the value of a key, or an element, is inside of an object that was cut.
+static bool is_inner(const char *text, const char *brace) {
+    while (brace > text && isspace((unsigned char)brace[-1])) brace--;
+    return brace > text && strchr(":,[", brace[-1]);
+}
+
 bool keel_import_json_find(keel_import_match *match, keel_import_names *names, keel_import_draft *draft,
                            const char *text, size_t size) {
     const char *end = text + size;
@@ -173,7 +179,9 @@ bool keel_import_json_find(keel_import_match *match, keel_import_names *names, k
     for (int tries = 0; brace && tries < TRIES; tries++) {
         size_t used;
         const char *next = brace + 1;
-        if (keel_import_json_object(match, names, draft, brace, (size_t)(end - brace), &used)) {
+        bool whole = (tries == 0 || !is_inner(text, brace)) &&
+                     keel_import_json_object(match, names, draft, brace, (size_t)(end - brace), &used);
+        if (whole) {
             if (keel_import_draft_end(names, draft)) return true;
             next = brace + used;
         }
