@@ -423,26 +423,38 @@ static const void *as_floats(keel_dtype dtype, const void *data, size_t n, float
 
 // ---- flags alone ----
 
-// True if an exponent is all ones. As lanes of 16 bits, or of 32, of which the low halves of doubles are masked off.
+ALWAYS_INLINE vint most_of(bool lanes16, vint most, const unsigned char *at, vint mask) {
+    const vint x = vi_and(vi_load(at), mask);
+    return lanes16 ? vi_max16(most, x) : vi_max32(most, x);
+}
+
+// The greatest exponents, in lanes of 16 bits or of 32.
+ALWAYS_INLINE vint greatest_exponents(bool lanes16, const unsigned char *data, size_t bytes, vint mask) {
+    vint a = vi_set64(0), b = a;
+    size_t i = 0;
+    for (; i + 2 * sizeof(vint) <= bytes; i += 2 * sizeof(vint)) {
+        a = most_of(lanes16, a, data + i, mask);
+        b = most_of(lanes16, b, data + i + sizeof(vint), mask);
+    }
+    if (i < bytes) a = most_of(lanes16, a, data + i, mask);
+    return lanes16 ? vi_max16(a, b) : vi_max32(a, b);
+}
+
+// True if an exponent is all ones. Of a double the high half alone has one.
 static bool has_nonfinite(keel_dtype dtype, const unsigned char *data, size_t n) {
     const size_t bytes = n * keel_dtype_size(dtype);
-    const bool lanes16 = dtype == KEEL_F16 || dtype == KEEL_BF16;
-    const uint32_t exponent = dtype == KEEL_F64   ? (uint32_t)(KEEL_F64_INF >> 32)
-                              : dtype == KEEL_F32 ? KEEL_F32_INF
-                              : dtype == KEEL_F16 ? 0x7c007c00u
-                                                  : 0x7f807f80u;
-    const vint mask = dtype == KEEL_F64 ? vi_set64(KEEL_F64_INF) : vi_set32(exponent);
-    vint most[2] = {vi_set64(0), vi_set64(0)};
-    for (size_t i = 0, k = 0; i < bytes; i += sizeof(vint), k ^= 1) {
-        const vint x = vi_and(vi_load(data + i), mask);
-        most[k] = lanes16 ? vi_max16(most[k], x) : vi_max32(most[k], x);
-    }
-    uint32_t lanes[sizeof(vint) / 4];
     bool found = false;
-    vi_store(lanes, lanes16 ? vi_max16(most[0], most[1]) : vi_max32(most[0], most[1]));
-    for (size_t i = 0; i < sizeof(vint) / 4; i++) {
-        found |= lanes16 ? (lanes[i] & 0xffff) == (exponent & 0xffff) || lanes[i] >> 16 == exponent >> 16
-                         : lanes[i] == exponent;
+    if (dtype == KEEL_F16 || dtype == KEEL_BF16) {
+        const uint16_t exponent = dtype == KEEL_F16 ? 0x7c00 : 0x7f80;
+        uint16_t lanes[sizeof(vint) / 2];
+        vi_store(lanes, greatest_exponents(true, data, bytes, vi_set32(exponent * 0x10001u)));
+        for (size_t i = 0; i < sizeof lanes / sizeof *lanes; i++) found |= lanes[i] == exponent;
+    } else {
+        const uint32_t exponent = dtype == KEEL_F64 ? (uint32_t)(KEEL_F64_INF >> 32) : KEEL_F32_INF;
+        const vint mask = dtype == KEEL_F64 ? vi_set64(KEEL_F64_INF) : vi_set32(exponent);
+        uint32_t lanes[sizeof(vint) / 4];
+        vi_store(lanes, greatest_exponents(false, data, bytes, mask));
+        for (size_t i = 0; i < sizeof lanes / sizeof *lanes; i++) found |= lanes[i] == exponent;
     }
     return found;
 }
