@@ -45,6 +45,8 @@ struct keel_monitor {
 // ---- set-up ----
 
 keel_status keel_monitor_open(const keel_monitor_options *options, keel_monitor **out) {
+    const keel_status status = keel_select_check(options->config);
+    if (status) return status;
     keel_monitor *monitor = calloc(1, sizeof *monitor);
     if (!monitor) return keel_fail(KEEL_ERR_MEMORY, "no memory for the monitor");
     monitor->options = *options;

@@ -45,6 +45,7 @@ typedef struct keel_monitor_options {
     uint32_t dp, tp, pp, ep;
 } keel_monitor_options;
 
+// KEEL_ERR_CONFIG for a selection that names what there is not.
 keel_status keel_monitor_open(const keel_monitor_options *options, keel_monitor **monitor);
 // Before keel_probe_start, on rank 0: other ranks have no rows. The monitor takes the sink over, also on failure (its
 // close is called). Order matters: store, then judge, then the rest. At most KEEL_SINKS_MAX (sink_list.h), one of them

@@ -123,6 +123,28 @@ static void warn_of(const entry *e) {
             warn_at(item_node(node, "ops", i), "none of the selected sites is a replica of another rank's");
 }
 
+static keel_status prepare(const keel_select_config *config, entry *e) {
+    *e = (entry){.config = config};
+    keel_status status = resolve_quantities(e);
+    if (!status) status = check_ops(config);
+    return status ? status : compile_sites(e);
+}
+
+static void release(entry *e) {
+    pcre2_match_data_free(e->match);
+    pcre2_code_free(e->sites);
+}
+
+keel_status keel_select_check(const keel_monitor_config *config) {
+    keel_status status = KEEL_OK;
+    for (size_t i = 0; !status && i < config->select_count; i++) {
+        entry e;
+        status = prepare(&config->select[i], &e);
+        release(&e);
+    }
+    return status;
+}
+
 keel_status keel_select(const keel_monitor_config *config, const keel_probe *probe, bool warn, keel_site_plan *plans,
                         uint64_t *op_masks) {
     const uint32_t sites = keel_probe_site_count(probe);
@@ -132,10 +154,8 @@ keel_status keel_select(const keel_monitor_config *config, const keel_probe *pro
     }
     keel_status status = KEEL_OK;
     for (size_t i = 0; !status && i < config->select_count; i++) {
-        entry e = {.config = &config->select[i]};
-        status = resolve_quantities(&e);
-        if (!status) status = check_ops(e.config);
-        if (!status) status = compile_sites(&e);
+        entry e;
+        status = prepare(&config->select[i], &e);
         for (uint32_t s = 0; !status && s < sites; s++) {
             const keel_site_info *site = keel_probe_site_info(probe, s);
             bool found = false;
@@ -143,8 +163,7 @@ keel_status keel_select(const keel_monitor_config *config, const keel_probe *pro
             if (!status && found) plan_site(&e, site, &plans[s], &op_masks[s]);
         }
         if (!status && warn) warn_of(&e);
-        pcre2_match_data_free(e.match);
-        pcre2_code_free(e.sites);
+        release(&e);
     }
     return status;
 }

@@ -5,6 +5,9 @@
 #include "configs/monitor_config.h"
 #include "probe/keel.h"
 
+// Names and expressions alone, before there are sites: KEEL_ERR_CONFIG with file, line and column.
+keel_status keel_select_check(const keel_monitor_config *config);
+
 // Fills PLANS and OP_MASKS (bit keel_op), one per site of PROBE. A site that no entry matches keeps its non-finite
 // flags on every step; one that an entry disables has plan.fields 0 and mask 0. replica_residual is kept where a site
 // is a replica, per_micro_batch where its quantity arises per micro-batch; asking for either where no matched site has

@@ -217,6 +217,7 @@ static keel_status train(const arguments *args, const keel_affinity *affinity, b
     keel_assembly *assembly = NULL;
     keel_trainer *trainer = NULL;
     char *settings = NULL;
+    bool started = false;
     keel_merge merge = {0};
     console_view console = {.resume = args->resume};
 
@@ -256,6 +257,7 @@ static keel_status train(const arguments *args, const keel_affinity *affinity, b
         goto done;
     }
     if ((status = agree(keel_probe_start(probe)))) goto done;
+    started = true;
     if (rank == 0) {
         char *blas = keel_blas_describe(), sharing[256];
         keel_affinity_describe(affinity, sharing, sizeof sharing);
@@ -281,8 +283,7 @@ done:
             monitor && keel_assembly_directory(assembly) ? strdup(keel_assembly_directory(assembly)) : NULL;
         const keel_status closed = keel_assembly_close(assembly);
         if (closed) fprintf(stderr, "keel-train: monitor: %s\n", keel_error());
-        if (rank == 0 && directory && !args->print_structure)
-            printf("recorded in %s; next: keel report %s\n", directory, directory);
+        if (rank == 0 && started && directory) printf("recorded in %s; next: keel report %s\n", directory, directory);
         free(directory);
         if (closed == KEEL_ERR_COMM) { // an abandoned merge can be neither cancelled nor freed
             fflush(NULL);

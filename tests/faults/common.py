@@ -20,7 +20,7 @@ runner_config: {{steps: {steps}, batch_size: 2, gradient_accumulation_steps: {ac
 runner_wrapper: {{use_clip_grad: true, max_grad_norm: 1.0}}
 model_config: {{model_type: llama, vocab_size: 256, seq_length: 32, hidden_size: 32, num_layers: 2, num_heads: 4, n_kv_heads: 2, intermediate_size: 64}}
 optimizer: {{type: AdamW, betas: [0.9, 0.95], eps: 1.0e-8, weight_decay: 0.1}}
-lr_schedule: {{type: cosine, learning_rate: 3.0e-3, lr_end: 3.0e-4, warmup_steps: 10}}
+lr_schedule: {{type: cosine, learning_rate: 3.0e-3, lr_end: 3.0e-4, warmup_steps: 2}}
 train_dataset: {{text: [{dir}/text.txt], shards: {dir}/shards}}
 callback: {{checkpoint: {{save_interval: {save}}}}}
 """
