@@ -16,6 +16,8 @@ from common import ENV, KEEL, Case, main
 KILLS = int(os.environ.get("KEEL_KILLS", "6"))
 QUEUE_DEPTH = 8  # monitor.queue_depth of the presets
 UNDER_WAY = 2 + QUEUE_DEPTH
+# Steps of some milliseconds: of faster ones a busy machine may drop some on purpose, which is another matter.
+SLOWER = ("--set", "runner_config.batch_size=8", "--set", "model_config.hidden_size=96", "--set", "model_config.seq_length=128")
 
 
 class Kill(Case):
@@ -29,7 +31,7 @@ class Kill(Case):
             ranks = 1 + kill % 2
             run, out = self.path(f"run{kill}"), self.path(f"out{kill}")
             args = self.job(ranks, config, "--monitor", self.preset("monitor-full.yaml"), "--set", f"monitor.output={run}", "--set",
-                            f"runner_config.output_dir={out}", "--set", "runner_config.log_interval=1")
+                            f"runner_config.output_dir={out}", *SLOWER)
             p = subprocess.Popen(args, env=ENV, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
             # From the moment at which the store's first segment is there: the kill falls at any point of recording.
             deadline = time.time() + 60
@@ -78,7 +80,8 @@ class Kill(Case):
             rows = f["steps"].shape[0]
             self.assertEqual(rows, report["records"])
             self.assertEqual(list(f["steps"]["step"]), list(range(1, rows + 1)))
-            self.assertEqual(int((f["scalars"][:rows] == f["scalars"][:rows]).any(axis=0).sum() > 0), 1)
+            names = [n.decode() for n in f["scalar_names"]]
+            self.assertTrue((f["scalars"][:rows, names.index("loss")] > 0).all())
         self.run_program(["h5clear", "-s", file])
         self.run_program(["h5dump", "-H", file])
         self.run_program(["h5dump", "-d", "/steps", file])
