@@ -67,8 +67,9 @@ static keel_status read_fields(keel_import_context *context, keel_import_record 
             keel_import_number((keel_import_slice){colon + 1, (size_t)(bar - colon - 1)}, &value))
             keel_import_record_set(record, field, value);
     }
-    // The loss is averaged over the updates that were applied; none was.
-    if (tells_skipped && !names_loss) record->flags |= KEEL_STEP_SKIPPED | KEEL_STEP_OVERFLOW;
+    // The loss is averaged over the updates that were applied; none was, and the norm is an old one.
+    if (!names_loss && tells_skipped) record->flags |= KEEL_STEP_SKIPPED | KEEL_STEP_OVERFLOW;
+    if (!names_loss && !tells_skipped) record->set &= ~KEEL_IMPORT_BIT(KEEL_IMPORT_GRAD_NORM); // cut short
     return keel_import_emit(context, record);
 }
 

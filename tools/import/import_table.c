@@ -73,13 +73,14 @@ static keel_status try_header(keel_import_context *context, keel_import_table *t
     int32_t *keys = malloc(count * sizeof *keys);
     if (!keys) return keel_fail(KEEL_ERR_MEMORY, "no memory for a table's columns");
     keel_import_names *names = keel_import_context_names(context);
-    bool named = false;
+    bool named = false, has_step = false;
     for (size_t i = 0; i < count; i++) {
         keel_import_slice cell = table->cells[i];
         while (cell.size && isspace((unsigned char)*cell.text)) cell.text++, cell.size--;
         while (cell.size && isspace((unsigned char)cell.text[cell.size - 1])) cell.size--;
         keys[i] = keel_import_names_key(names, cell);
         keel_import_field field = keel_import_names_field(names, keys[i]);
+        has_step |= field == KEEL_IMPORT_STEP;
         named |= field == KEEL_IMPORT_LOSS || field == KEEL_IMPORT_EVAL_LOSS ||
                  (field >= KEEL_IMPORT_STANDARD && field < KEEL_IMPORT_SCALARS);
     }
@@ -90,6 +91,7 @@ static keel_status try_header(keel_import_context *context, keel_import_table *t
     free(table->keys);
     table->keys = keys;
     table->columns = count;
+    table->has_step = has_step;
     table->separator = separator;
     keel_import_names_bind(names, keys, count);
     *taken = true;
@@ -112,7 +114,8 @@ static keel_status read_row(keel_import_context *context, keel_import_table *tab
         if (field == KEEL_IMPORT_STEP && !keel_import_number(table->cells[i], &value)) return KEEL_OK;
         keel_import_draft_text(names, &draft, table->keys[i], table->cells[i]);
     }
-    return keel_import_draft_end(names, &draft) ? keel_import_emit(context, &draft.record) : KEEL_OK;
+    if (!keel_import_draft_end(names, &draft) || (table->has_step && !draft.record.has_step)) return KEEL_OK;
+    return keel_import_emit(context, &draft.record);
 }
 
 keel_status keel_import_table_line(keel_import_context *context, keel_import_table *table, const keel_import_line *line,

@@ -10,6 +10,7 @@ typedef struct keel_import_table {
     char separator;
     int32_t *keys;            // [columns], of the importer's names
     size_t columns;           // 0: no header yet
+    bool has_step;            // one of them is the step: a row without it is no record
     keel_import_slice *cells; // [KEEL_IMPORT_TABLE_CELLS], of the line at hand
     char *unquoted;           // where cells with doubled quotes lie
     size_t unquoted_capacity;
