@@ -388,5 +388,8 @@ uint32_t keel_probe_micro_count(const keel_probe *probe) {
 }
 
 uint32_t keel_probe_micro_site_count(const keel_probe *probe) {
-    return probe->micro_site_count;
+    if (!probe->plans) return probe->micro_site_count;
+    uint32_t count = 0;
+    for (uint32_t id = 0; id < probe->sites.count; id++) count += probe->plans[id].fields && probe->plans[id].per_micro;
+    return count;
 }

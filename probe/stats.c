@@ -9,17 +9,10 @@
 #include "probe/stats_moments.h"
 
 void keel_stats_clear(keel_stats *stats) {
-    *stats = (keel_stats){
-        .min = INFINITY,
-        .max = -INFINITY,
-        .abs_min = INFINITY,
-        .norm_low = INFINITY,
-        .norm_high = -INFINITY,
-        .rank_low = KEEL_RANK_NONE,
-        .rank_high = KEEL_RANK_NONE,
-        .rank_nonfinite = KEEL_RANK_NONE,
-        .micro_nonfinite = KEEL_RANK_NONE,
-    };
+    memset(stats, 0, sizeof *stats); // the padding too: records travel as bytes
+    stats->min = stats->abs_min = stats->norm_low = INFINITY;
+    stats->max = stats->norm_high = -INFINITY;
+    stats->rank_low = stats->rank_high = stats->rank_nonfinite = stats->micro_nonfinite = KEEL_RANK_NONE;
 }
 
 // ---- kernels ----

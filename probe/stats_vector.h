@@ -593,7 +593,8 @@ static void observe_base(keel_stats *part, keel_moments *moments, keel_pass *pas
 
 static void observe_block(keel_stats *part, keel_moments *moments, keel_pass *pass, const void *data, size_t n) {
     const keel_dtype dtype = pass->dtype;
-    const size_t rest = n % (dtype == KEEL_F64 ? LANES / 2 : LANES);
+    const size_t lanes = dtype == KEEL_F64 ? LANES / 2 : LANES;
+    const size_t rest = n % (pass->fields & KEEL_FIELDS_BASE ? lanes : sizeof(vint) / keel_dtype_size(dtype));
     const size_t whole = n - rest;
     if (whole > 0 && (pass->fields & KEEL_FIELDS_BASE)) {
         observe_base(part, moments, pass, data, whole);
