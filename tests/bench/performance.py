@@ -1,0 +1,150 @@
+#!/usr/bin/python3
+"""Measures every figure of docs/performance.md and writes it: tests/bench/performance.py [BIN] [-o docs/performance.md]
+
+Each figure is a ratio within one run, or names the run it is from. Takes about a quarter of an hour on two idle cores."""
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+ENV = dict(os.environ, OMP_NUM_THREADS="2")
+GPT2 = """\
+runner_config: {{steps: 3, batch_size: 4, output_dir: {dir}/out}}
+model_config: {{model_type: gpt2, vocab_size: 50304, seq_length: 64, hidden_size: 768, num_layers: 12, num_heads: 12}}
+lr_schedule: {{type: constant, learning_rate: 1.0e-4}}
+train_dataset: {{text: [{dir}/text], shards: {dir}/shards}}
+"""
+MONITORS = {
+    "every quantity, every op, every step": None,
+    "`configs/monitor.yaml` as shipped": "configs/monitor.yaml",
+    "nothing enabled": "monitor: {select: [{enabled: false}]}\n",
+    "non-finite flags alone": "monitor: {select: [{ops: []}]}\n",
+}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("bin", nargs="?", default=os.path.join(SOURCE, "build/release/bin"))
+    parser.add_argument("-o", "--output", default=os.path.join(SOURCE, "docs/performance.md"))
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        rows = list(measure(args.bin, scratch))
+    with open(args.output, "w") as f:
+        f.write(document(rows))
+
+
+def bench(bin, *words):
+    print("keel-bench", *words, file=sys.stderr, flush=True)
+    p = subprocess.run([os.path.join(bin, "keel-bench"), *words, "--json"], env=ENV, capture_output=True, text=True)
+    if p.returncode:
+        sys.exit(f"keel-bench {' '.join(words)}: {p.stderr}")
+    return json.loads(p.stdout)
+
+
+def measure(bin, scratch):
+    """Rows: what, to reach, measured, command."""
+    stats = bench(bin, "stats")["results"]
+    find = lambda dtype, fields, size: next(r for r in stats if (r["dtype"], r["fields"], r["bytes"]) == (dtype, fields, size))
+    big, small = 512 << 20, 1 << 20
+    command = "keel-bench stats"
+    for what, target, r in (("statistics, f32, base fields, 512 MiB, one core, against a pure read", 0.95, find("float32", "base", big)),
+                            ("the same, all fields", 0.85, find("float32", "all", big)),
+                            ("the same, base fields, 1 MiB", 0.30, find("float32", "base", small))):
+        yield what, f">= {target}", f"{r['ratio']:.2f} ({r['stats_gbps']:.1f} of {r['read_gbps']:.1f} GB/s)", command
+    for dtype, width in (("float16", 2), ("bfloat16", 2)):
+        ratio = (find(dtype, "base", small)["stats_gbps"] / width) / (find("float32", "base", small)["stats_gbps"] / 4)
+        yield f"{dtype} in cache, elements a second against f32", ">= 0.8", f"{ratio:.2f}", command
+    for what, monitor in MONITORS.items():
+        words = ["overhead"]
+        if monitor:
+            file = os.path.join(SOURCE, monitor)
+            if monitor.startswith("monitor:"):
+                file = os.path.join(scratch, "monitor.yaml")
+                with open(file, "w") as f:
+                    f.write(monitor)
+            words += ["--monitor", file]
+        r = bench(bin, *words)
+        target = {"every": "2", "`conf": "1", "nothi": "0.1", "non-f": "0.5"}[what[:5]]
+        yield (f"overhead of a step, GPT-2 124M, batch 4 x 64, 2 threads: {what}", f"<= {target} %",
+               f"{100 * r['overhead']:.2f} % ({r['seconds_on']:.3f} s against {r['seconds_off']:.3f} s; CPU {r['cpu_seconds_on']:.3f} s against {r['cpu_seconds_off']:.3f} s)",
+               "keel-bench overhead" + (" --monitor ..." if monitor else ""))
+        if monitor is None:
+            ours = 4 * 64 / r["seconds_off"]
+    r = bench(bin, "train")
+    yield ("forward and backward, the same model, batch 4 x 256, against the sgemm peak of 2 threads", ">= 0.75",
+           f"{r['utilisation']:.2f} ({r['gflops']:.0f} of {r['sgemm_gflops']:.0f} GFLOP/s, {r['tokens_per_second']:.0f} tokens/s)", "keel-bench train")
+    yield ("AdamW update with all observations, against the copy bandwidth of 2 threads", ">= 0.80",
+           f"{r['optimizer_ratio']:.2f} ({r['optimizer_gbps']:.1f} of {r['copy_gbps']:.1f} GB/s)", "keel-bench train")
+    yield from torch_rows(ours)
+    r = bench(bin, "detect")
+    yield "detectors, 5,000 series, default rules", "<= 200 ns", f"{r['ns_per_series_step']:.0f} ns per series and step", "keel-bench detect"
+    r = bench(bin, "store")
+    yield ("store, 5,000 sites, default ops, per value", "<= 9 bytes live, 4 repacked, 3 ms a step",
+           f"{r['bytes_per_value_live']:.2f} bytes live, {r['bytes_per_value_repacked']:.2f} repacked, {r['writer_ms_per_step']:.2f} ms of the writer thread a step", "keel-bench store")
+    yield memory_row(bin, scratch)
+
+
+def torch_rows(ours):
+    script = os.path.join(SOURCE, "tests/bench/peer_torch.py")
+    for hooks in ([], ["--hooks"]):
+        p = subprocess.run(["/usr/bin/python3", script, *hooks], env=ENV, capture_output=True, text=True)
+        if p.returncode:
+            yield "against python3-torch", ">= 3 times its tokens a second", "not measured: python3-torch is not installed", "tests/bench/peer_torch.py"
+            return
+        r = json.loads(p.stdout)
+        name = f"against python3-torch {r['torch']}{' with hooks' if hooks else ''}, same model, batch 4 x 64, 2 threads"
+        yield (name, ">= 3 times its tokens a second" if not hooks else "",
+               f"{ours / r['tokens_per_second']:.1f} times ({r['seconds_per_step']:.2f} s a step for it)", "tests/bench/peer_torch.py " + " ".join(hooks))
+
+
+def peak(command):
+    """Greatest resident bytes of a command."""
+    pid = os.fork()
+    if pid == 0:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+        os.execve(command[0], command, ENV)
+    _, status, usage = os.wait4(pid, 0)
+    if status:
+        sys.exit(f"{' '.join(command)} failed")
+    return usage.ru_maxrss * 1024
+
+
+def memory_row(bin, scratch):
+    with open(os.path.join(scratch, "text"), "w") as f:
+        f.write("the quick brown fox jumps over the lazy dog. " * 5000)
+    config = os.path.join(scratch, "gpt2.yaml")
+    with open(config, "w") as f:
+        f.write(GPT2.format(dir=scratch))
+    train = [os.path.join(bin, "keel-train"), config]
+    off = [peak(train) for _ in range(3)]
+    on = []
+    for i in range(3):
+        on.append(peak(train + ["--monitor", os.path.join(SOURCE, "configs/monitor-full.yaml"), "--set", f"monitor.output={scratch}/run{i}"]))
+    added = (sorted(on)[1] - sorted(off)[1]) / 2**20
+    return "peak memory added by the monitor, GPT-2 124M, everything on", "<= 32 MiB", f"{added:.1f} MiB", "tests/bench/performance.py"
+
+
+def cpu_name():
+    with open("/proc/cpuinfo") as f:
+        for line in f:
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def document(rows):
+    lines = ["# Performance", "", f"Measured by `tests/bench/performance.py` on {cpu_name()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}.",
+             "Each figure is a ratio within one run; medians of several turns. On a machine that others share, expect the ratios to hold and the rates to move.",
+             "", "| what | to reach | measured | command |", "|---|---|---|---|"]
+    lines += [f"| {what} | {target} | {measured} | `{command}` |" for what, target, measured, command in rows]
+    return "\n".join(lines) + "\n" + NOTES
+
+
+NOTES = ""
+
+main()
