@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fnmatch.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,17 +48,9 @@ static keel_status list(keel_checkpoint_folder *folder) {
         return keel_fail(KEEL_ERR_IO, "%s: %s", folder->path, strerror(errno));
     }
     keel_status status = KEEL_OK;
-    for (const struct dirent *found; !status && (found = readdir(dir));) {
-        keel_checkpoint_entry entry;
-        if (parse_name(found->d_name, &entry)) {
-            status = append(folder, entry);
-            continue;
-        }
-        const size_t length = strlen(found->d_name), suffix = strlen(ENDING KEEL_PARTIAL_SUFFIX);
-        if (strncmp(found->d_name, "step-", 5) == 0 && length > suffix &&
-            strcmp(found->d_name + length - suffix, ENDING KEEL_PARTIAL_SUFFIX) == 0)
-            unlinkat(dirfd(dir), found->d_name, 0);
-    }
+    keel_checkpoint_entry entry;
+    for (const struct dirent *found; !status && (found = readdir(dir));)
+        if (parse_name(found->d_name, &entry)) status = append(folder, entry);
     closedir(dir);
     return status;
 }
@@ -130,7 +123,8 @@ static keel_status rename_entry(const keel_checkpoint_folder *folder, const keel
 
 keel_status keel_checkpoint_folder_judge(keel_checkpoint_folder *folder, const keel_health *health) {
     if (health->quiet_steps < KEEL_QUIET_STEPS) return KEEL_OK;
-    const uint64_t quiet_since = health->judged_step - health->quiet_steps;
+    const uint64_t quiet_since =
+        health->judged_step > health->quiet_steps ? health->judged_step - health->quiet_steps : 0;
     for (size_t i = 0; i < folder->count; i++) {
         keel_checkpoint_entry *entry = &folder->entries[i];
         if (entry->healthy || entry->step < quiet_since || entry->step + KEEL_QUIET_STEPS > health->judged_step)
@@ -177,9 +171,15 @@ keel_status keel_checkpoint_folder_set_aside(keel_checkpoint_folder *folder, uin
     return keel_fail(KEEL_ERR_NOT_FOUND, "%s: no checkpoint of step %" PRIu64, folder->path, step);
 }
 
-keel_status keel_checkpoint_folder_clear(keel_checkpoint_folder *folder, char **moved) {
-    *moved = NULL;
-    if (folder->count == 0) return KEEL_OK;
+static void remove_leftovers(const keel_checkpoint_folder *folder) {
+    DIR *dir = opendir(folder->path);
+    if (!dir) return;
+    for (const struct dirent *found; (found = readdir(dir));)
+        if (fnmatch("step-*" ENDING KEEL_PARTIAL_SUFFIX, found->d_name, 0) == 0) unlinkat(dirfd(dir), found->d_name, 0);
+    closedir(dir);
+}
+
+static keel_status move_away(keel_checkpoint_folder *folder, char **moved) {
     for (unsigned n = 1;; n++) {
         char *to;
         if (asprintf(&to, "%s.%u", folder->path, n) < 0) return no_memory(folder->path);
@@ -196,4 +196,10 @@ keel_status keel_checkpoint_folder_clear(keel_checkpoint_folder *folder, char **
         *moved = to;
         return KEEL_OK;
     }
+}
+
+keel_status keel_checkpoint_folder_begin(keel_checkpoint_folder *folder, bool new_run, char **moved) {
+    *moved = NULL;
+    remove_leftovers(folder);
+    return new_run && folder->count ? move_away(folder, moved) : KEEL_OK;
 }

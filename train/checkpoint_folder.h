@@ -23,7 +23,7 @@ typedef struct keel_checkpoint_folder {
     size_t count;
 } keel_checkpoint_folder;
 
-// Lists OUTPUT_DIR/checkpoints, which need not exist, and removes what a write that was cut short has left in it.
+// Lists OUTPUT_DIR/checkpoints, which need not exist.
 keel_status keel_checkpoint_folder_open(const char *output_dir, keel_checkpoint_folder *folder);
 void keel_checkpoint_folder_close(keel_checkpoint_folder *folder); // zeros are fine
 
@@ -37,8 +37,9 @@ keel_status keel_checkpoint_folder_judge(keel_checkpoint_folder *folder, const k
 keel_status keel_checkpoint_folder_prune(keel_checkpoint_folder *folder, size_t keep, size_t keep_healthy);
 // Takes a damaged checkpoint out of the list, and renames it to NAME.damaged.
 keel_status keel_checkpoint_folder_set_aside(keel_checkpoint_folder *folder, uint64_t step);
-// For a new run where an old one has left checkpoints: renames the whole folder to the first free checkpoints.N.
-// *MOVED: its new name, malloc'ed; NULL where there was nothing to move.
-keel_status keel_checkpoint_folder_clear(keel_checkpoint_folder *folder, char **moved);
+// To be called by the run that is about to write here. Removes what a write that was cut short has left. A NEW run does
+// not mix with the checkpoints of an old one: their folder is renamed to the first free checkpoints.N. *MOVED: that
+// name, malloc'ed; NULL if nothing was moved.
+keel_status keel_checkpoint_folder_begin(keel_checkpoint_folder *folder, bool new_run, char **moved);
 
 #endif

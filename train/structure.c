@@ -26,7 +26,7 @@ static void print_collectives(const keel_trainer *trainer, keel_collective_when 
         count++;
     }
     print_bytes(bytes, text, sizeof text);
-    fprintf(out, "  %zu collectives, %s of each rank\n", count, text);
+    fprintf(out, "  %zu collective%s, %s of each rank\n", count, count == 1 ? "" : "s", text);
 }
 
 void keel_trainer_print_structure(const keel_trainer *trainer, FILE *out) {

@@ -155,7 +155,7 @@ static keel_status run_step(keel_trainer *trainer, outcome *out) {
     const uint64_t step = ++progress->step;
     keel_step end = {.step = step, .first_batch = keel_loader_batch(&trainer->loader)};
     if (keel_loader_at_epoch(&trainer->loader)) end.flags |= KEEL_STEP_EPOCH;
-    if (trainer->resumed_step && step == trainer->resumed_step + 1) end.flags |= KEEL_STEP_RESUMED;
+    if (!trainer->new_run && step == trainer->resumed_step + 1) end.flags |= KEEL_STEP_RESUMED;
     if (checkpoint_due(trainer)) end.flags |= KEEL_STEP_CHECKPOINT;
     keel_step_begin(trainer->probe, step);
     if (keel_taps_arm(trainer->taps, step)) end.flags |= KEEL_STEP_FAULT;
@@ -190,7 +190,8 @@ static keel_status diverged(const keel_trainer *trainer, const outcome *out) {
                      step, out->grad_norm, in_row);
 }
 
-static keel_status finish_run(keel_trainer *trainer, bool complete, bool critical_open) {
+static keel_status finish_run(keel_trainer *trainer, bool critical_open) {
+    const bool complete = trainer->progress.update >= (uint64_t)trainer->config->runner.steps;
     if (trainer->config->checkpoint.save_interval > 0 && trainer->saved_step != trainer->progress.step)
         keel_trainer_save(trainer, critical_open);
     const keel_comm *world = &trainer->mesh.world;
@@ -209,23 +210,23 @@ static keel_status finish_run(keel_trainer *trainer, bool complete, bool critica
 
 keel_status keel_trainer_run(keel_trainer *trainer) {
     const keel_runner_config *runner = &trainer->config->runner;
-    if (trainer->resumed_step) {
-        const keel_status status =
-            keel_agree(&trainer->mesh.world, keel_probe_load(trainer->probe, trainer->resumed_step, trainer->monitor,
-                                                             trainer->monitor_bytes));
-        if (status) return status;
-    }
+    const keel_comm *world = &trainer->mesh.world;
+    keel_status status = keel_agree(world, world->rank == 0 ? keel_trainer_begin_folders(trainer) : KEEL_OK);
+    if (!status && !trainer->new_run)
+        status = keel_agree(
+            world, keel_probe_load(trainer->probe, trainer->resumed_step, trainer->monitor, trainer->monitor_bytes));
+    if (status) return status;
     outcome out = {0};
     bool stopping = false;
     while (!stopping && trainer->progress.update < (uint64_t)runner->steps) {
-        const keel_status status = run_step(trainer, &out);
+        status = run_step(trainer, &out);
         if (status) return status;
         if (trainer->progress.skipped_in_row >= (uint64_t)runner->stop_after_skipped) return diverged(trainer, &out);
         keel_trainer_judge_checkpoints(trainer);
         stopping = out.control[KEEL_CONTROL_STOP] > 0;
         if (checkpoint_due(trainer)) keel_trainer_save(trainer, out.control[KEEL_CONTROL_CRITICALS] > 0);
     }
-    const keel_status status = finish_run(trainer, !stopping, out.control[KEEL_CONTROL_CRITICALS] > 0);
+    status = finish_run(trainer, out.control[KEEL_CONTROL_CRITICALS] > 0);
     if (status || out.control[KEEL_CONTROL_STOP] < STOP_BY_MONITOR) return status;
     return keel_fail(KEEL_ERR_DIVERGED, "stopped after step %" PRIu64 " by the monitor: a critical incident is open",
                      trainer->progress.step);

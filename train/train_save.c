@@ -4,6 +4,15 @@
 #include "train/atomic_file.h"
 #include "train/trainer_state.h"
 
+keel_status keel_trainer_begin_folders(keel_trainer *trainer) {
+    char *moved = NULL;
+    keel_status status = keel_make_folders(trainer->config->runner.output_dir);
+    if (!status) status = keel_checkpoint_folder_begin(&trainer->folder, trainer->new_run, &moved);
+    if (moved) keel_trainer_note(trainer, "the checkpoints of an earlier run are now in %s", moved);
+    free(moved);
+    return status;
+}
+
 static keel_status write_checkpoint(keel_trainer *trainer, const keel_checkpoint *checkpoint) {
     const keel_checkpoint_config *config = &trainer->config->checkpoint;
     const keel_checkpoint_entry entry = {.step = checkpoint->progress.step};

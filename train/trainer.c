@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "train/atomic_file.h"
 #include "train/data/shards.h"
 #include "train/pretrained.h"
 #include "train/recovery.h"
@@ -187,16 +186,9 @@ static keel_status first_weights(keel_trainer *trainer) {
 }
 
 static keel_status first_state(keel_trainer *trainer, bool resume) {
-    keel_status status = keel_make_folders(trainer->config->runner.output_dir);
-    if (!status) status = keel_checkpoint_folder_open(trainer->config->runner.output_dir, &trainer->folder);
+    keel_status status = keel_checkpoint_folder_open(trainer->config->runner.output_dir, &trainer->folder);
     if (status) return status;
-    if (!resume) {
-        char *moved = NULL;
-        status = keel_checkpoint_folder_clear(&trainer->folder, &moved);
-        if (moved) keel_trainer_note(trainer, "the checkpoints of an earlier run are now in %s", moved);
-        free(moved);
-        return status ? status : first_weights(trainer);
-    }
+    if (!resume) return first_weights(trainer);
     keel_checkpoint checkpoint = {.model = trainer->model, .optimizer = trainer->optimizer};
     status = keel_recover(&trainer->folder, &trainer->facts, note_plain, trainer, &checkpoint);
     if (status) return status;
@@ -251,6 +243,7 @@ keel_status keel_trainer_open_with(const keel_train_config *config, const keel_s
     if (!made) return keel_fail(KEEL_ERR_MEMORY, "no memory for the trainer");
     made->config = config;
     made->probe = probe;
+    made->new_run = !resume;
     made->control_op = MPI_OP_NULL;
     keel_status status = keel_mesh_open(&config->parallel, comm, &made->mesh);
     if (status) goto fail;

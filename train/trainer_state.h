@@ -55,6 +55,7 @@ struct keel_trainer {
     keel_progress progress;
     void *monitor; // its state from the checkpoint, until the run starts; NULL: none
     size_t monitor_bytes;
+    bool new_run; // not resumed
     uint64_t resumed_step;
     uint64_t saved_step; // of the last checkpoint that was written or tried
     uint32_t scalars[KEEL_SCALAR_TRAINER_COUNT];
@@ -64,6 +65,8 @@ struct keel_trainer {
 // One line to the caller's report, if there is anyone.
 void keel_trainer_note(const keel_trainer *trainer, const char *format, ...) KEEL_PRINTF(2, 3);
 
+// Makes the run's folders its own. On rank 0, before the first step.
+keel_status keel_trainer_begin_folders(keel_trainer *trainer);
 // Writes a checkpoint of the present state, unless something speaks against it, which is then noted. Training never
 // stops for it. Collective.
 void keel_trainer_save(keel_trainer *trainer, bool critical_open);

@@ -125,15 +125,22 @@ typedef struct rig {
     keel_trainer *trainer;
 } rig;
 
-static inline keel_status rig_open(const keel_train_config *config, const keel_sequences *sequences, bool resume,
-                                   rig_record *record, rig *r) {
+// BACKEND: a monitor, or NULL.
+static inline keel_status rig_open_with(const keel_train_config *config, const keel_sequences *sequences, bool resume,
+                                        rig_record *record, const keel_backend *backend, rig *r) {
     *r = (rig){0};
     CHECK(keel_probe_open((uint32_t)check_rank, &r->probe) == KEEL_OK);
+    if (backend) keel_probe_set_backend(r->probe, backend);
     const keel_trainer_report report = {.context = record, .step = rig_step, .note = rig_note};
     const keel_status status =
         keel_trainer_open_with(config, sequences, MPI_COMM_WORLD, r->probe, resume, &report, &r->trainer);
     if (!status) CHECK(keel_probe_start(r->probe) == KEEL_OK);
     return status;
+}
+
+static inline keel_status rig_open(const keel_train_config *config, const keel_sequences *sequences, bool resume,
+                                   rig_record *record, rig *r) {
+    return rig_open_with(config, sequences, resume, record, NULL, r);
 }
 
 static inline void rig_close(rig *r) {

@@ -89,7 +89,7 @@ keel_status keel_collectives_add(keel_collectives *set, const keel_collective_pl
     made->request = MPI_REQUEST_NULL;
     status = make_type(made);
     if (status) goto fail;
-    if (plan->when == KEEL_EVERY_STEP) {
+    if (plan->when == KEEL_EVERY_STEP && plan->comm->size > 1) {
         status = add_site(set, &made->plan, false, &made->in, &made->in_site);
         if (!status) status = add_site(set, &made->plan, true, &made->out, &made->out_site);
         if (status) goto fail;

@@ -47,7 +47,7 @@ void keel_collectives_close(keel_collectives *set); // NULL is fine; nothing may
 keel_status keel_collectives_add(keel_collectives *set, const keel_collective_plan *plan, keel_collective **collective);
 const keel_collective *keel_collectives_get(const keel_collectives *set, size_t index); // NULL beyond the last
 
-// In place over DATA [count]; KEEL_ERR_COMM with MPI's text. With one rank nothing is sent, and nothing observed.
+// In place over DATA [count]; KEEL_ERR_COMM with MPI's text. With one rank nothing is sent, and there are no sites.
 keel_status keel_all_reduce(keel_collective *collective, void *data);
 keel_status keel_broadcast(keel_collective *collective, void *data); // from rank 0 of the communicator
 // The same, not waited for: DATA is MPI's until keel_collective_wait.
