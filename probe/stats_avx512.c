@@ -3,6 +3,9 @@
 
 #include "probe/stats_kernel.h"
 
+// Without optimisation gcc's intrinsics with an immediate are macros, whose own conversions of masks it warns of.
+#pragma GCC diagnostic ignored "-Wsign-conversion"
+
 typedef __m512 vfloat;
 typedef __m512d vdouble;
 typedef __m512i vint;
@@ -158,8 +161,13 @@ static inline uint64_t vi_sum32(vint a) {
     return (uint32_t)_mm512_reduce_add_epi32(a);
 }
 static inline uint64_t vi_sum64(vint a) {
-    return (uint64_t)_mm512_reduce_add_epi64(a);
+    uint64_t lanes[8];
+    uint64_t sum = 0;
+    vi_store(lanes, a);
+    for (int i = 0; i < 8; i++) sum += lanes[i];
+    return sum;
 }
+
 static inline uint64_t vi_min_of32(vint a) {
     return _mm512_reduce_min_epu32(a);
 }
