@@ -102,10 +102,11 @@ static void check_sites(const watcher *w, uint64_t accumulation) {
         const keel_stats *stats = &keel_frame_stats(w->frame)[i];
         // A frame that is over is sealed: of replicas the first one alone keeps its counts.
         if (site->layout == KEEL_LAYOUT_REPLICA && check_rank != 0) continue;
-        if (stats->n != wanted)
-            fprintf(stderr, "%s %s: %llu of %llu values\n", site->name, keel_quantity_name(site->quantity),
-                    (unsigned long long)stats->n, (unsigned long long)wanted);
-        CHECK(stats->n == wanted && isfinite(keel_stats_view(stats, KEEL_OP_norm)));
+        const double norm = keel_stats_view(stats, KEEL_OP_norm);
+        if (stats->n != wanted || !isfinite(norm))
+            fprintf(stderr, "%s %s: %llu of %llu values, norm %g\n", site->name, keel_quantity_name(site->quantity),
+                    (unsigned long long)stats->n, (unsigned long long)wanted, norm);
+        CHECK(stats->n == wanted && isfinite(norm));
     }
 }
 
