@@ -125,6 +125,11 @@ static keel_status prepare_source(keel_import *import, size_t index, run_source 
     const char *name = slash && slash[1] ? slash + 1 : import->path;
     size_t room = sizeof source->info.run_id - 1;
     strncpy(source->info.run_id, strcmp(name, "-") == 0 ? "stdin" : name, room);
+    if (index > 0) { // the second run of a file is not the first
+        size_t used = strlen(source->info.run_id);
+        if (used > room - 12) used = room - 12;
+        snprintf(source->info.run_id + used, sizeof source->info.run_id - used, "#%zu", index + 1);
+    }
     struct stat info;
     struct tm utc;
     time_t written = stat(import->path, &info) == 0 ? info.st_mtime : time(NULL);

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/import/import_epochs.h"
+
 enum {
     WAITING =
         4, // records that must go on from an earlier step before it counts as a restart, if other ranks may print too
@@ -71,18 +73,16 @@ struct keel_import_assembly {
     double overflow_scale;
     uint64_t overflow_ranks, overflow_line;
 
-    double epoch_first, epoch_value; // NaN: unknown
-    bool epoch_broken;               // printed as a broken number: the share of the epochs done
-    int64_t epoch;                   // index of the present one
-    uint64_t epoch_records;          // in it
-    uint64_t base;                   // added to printed steps that start anew in every epoch
+    keel_import_epochs epochs;
+    uint64_t base; // added to printed steps that begin anew in every epoch
 };
 
 keel_status keel_import_assembly_open(bool count_only, keel_import_assembly **assembly) {
     keel_import_assembly *made = calloc(1, sizeof *made);
     if (!made) return keel_fail(KEEL_ERR_MEMORY, "no memory for the runs of a log");
     made->count_only = count_only;
-    made->epoch_first = made->epoch_value = made->overflow_scale = (double)NAN;
+    made->overflow_scale = (double)NAN;
+    keel_import_epochs_clear(&made->epochs);
     keel_import_spool_init(&made->spool);
     *assembly = made;
     return KEEL_OK;
@@ -182,13 +182,6 @@ static void settle_side(keel_import_assembly *assembly, keel_import_record *next
     }
 }
 
-static void clear_epoch(keel_import_assembly *assembly) {
-    assembly->epoch_first = assembly->epoch_value = (double)NAN;
-    assembly->epoch_broken = false;
-    assembly->epoch_records = 0;
-    assembly->base = 0;
-}
-
 static keel_status close_run(keel_import_assembly *assembly) {
     settle_side(assembly, NULL);
     if (assembly->has_open) {
@@ -212,7 +205,8 @@ static keel_status close_run(keel_import_assembly *assembly) {
         assembly->sick = false;
     assembly->real = assembly->nan_norms = 0;
     assembly->recent_count = 0;
-    clear_epoch(assembly);
+    keel_import_epochs_clear(&assembly->epochs);
+    assembly->base = 0;
     return KEEL_OK;
 }
 
@@ -234,42 +228,21 @@ static bool is_start(const keel_import_assembly *assembly, uint64_t step) {
     return step <= 1 || step <= spacing(assembly) || 2 * step < first_step(assembly);
 }
 
-// ---- epochs ----
-
-static int64_t epoch_index(keel_import_assembly *assembly, double epoch) {
-    if (epoch != floor(epoch)) assembly->epoch_broken = true;
-    double index = assembly->epoch_broken && epoch > 0 ? ceil(epoch) - 1 : floor(epoch);
-    return index < 0 ? 0 : index > 1e15 ? (int64_t)1e15 : (int64_t)index;
-}
-
-static void note_epoch(keel_import_assembly *assembly, keel_import_record *record) {
-    if (!isfinite(record->epoch)) return;
-    int64_t index = epoch_index(assembly, record->epoch);
-    if (isnan(assembly->epoch_first)) {
-        assembly->epoch_first = record->epoch;
-    } else if (index > assembly->epoch) {
-        // Where every record is an epoch of its own the flag would tell nothing.
-        if (assembly->epoch_records > 1) record->flags |= KEEL_STEP_EPOCH;
-        assembly->epoch_records = 0;
-    }
-    assembly->epoch = index;
-    assembly->epoch_value = record->epoch;
-    assembly->epoch_records++;
-}
-
 // What is to be added to STEP, counted anew in every epoch.
 static uint64_t epoch_base(keel_import_assembly *assembly, const keel_import_record *record) {
-    if (!assembly->has_open || !isfinite(record->epoch) || isnan(assembly->epoch_value)) return assembly->base;
-    int64_t index = epoch_index(assembly, record->epoch), first = epoch_index(assembly, assembly->epoch_first);
-    if (index > assembly->epoch && record->step + assembly->base < assembly->open.step) {
+    keel_import_epochs *epochs = &assembly->epochs;
+    if (!assembly->has_open || !isfinite(record->epoch) || !keel_import_epochs_known(epochs)) return assembly->base;
+    int64_t index = keel_import_epochs_index(epochs, record->epoch);
+    int64_t first = keel_import_epochs_index(epochs, epochs->first);
+    if (index > epochs->index && record->step + assembly->base < assembly->open.step) {
         uint64_t next = assembly->open.step + spacing(assembly), origin = first_step(assembly);
         uint64_t base = next > origin ? next - origin : 0;
         return base + record->step > assembly->open.step ? base : assembly->open.step + 1 - record->step;
     }
-    if (index < assembly->epoch && assembly->base) // back to an earlier epoch, whose first step is known but roughly
+    if (index < epochs->index && assembly->base) // back to an earlier epoch, whose first step is known but roughly
         return index <= first
                    ? 0
-                   : (uint64_t)((double)assembly->base * (double)(index - first) / (double)(assembly->epoch - first));
+                   : (uint64_t)((double)assembly->base * (double)(index - first) / (double)(epochs->index - first));
     return assembly->base;
 }
 
@@ -280,13 +253,13 @@ static keel_status place(keel_import_assembly *assembly, keel_import_record *rec
         record->step += record->base;
         return KEEL_OK;
     }
-    bool knows_epoch = isfinite(record->epoch) && !isnan(assembly->epoch_value);
+    bool knows_epoch = isfinite(record->epoch) && keel_import_epochs_known(&assembly->epochs);
     if (is_side(record)) {
         if (assembly->has_open) record->step = assembly->open.step;
         return KEEL_OK;
     }
-    if (assembly->has_open && knows_epoch && record->epoch < assembly->epoch_value) {
-        if (record->epoch <= assembly->epoch_first) {
+    if (assembly->has_open && knows_epoch && record->epoch < assembly->epochs.latest) {
+        if (record->epoch <= assembly->epochs.first) {
             keel_status status = close_run(assembly);
             if (status) return status;
         } else {
@@ -369,7 +342,7 @@ static void remember(keel_import_assembly *assembly, const keel_import_record *r
 static keel_status accept(keel_import_assembly *assembly, keel_import_record record) {
     settle_side(assembly, &record);
     take_overflows(assembly, &record);
-    note_epoch(assembly, &record);
+    if (keel_import_epochs_note(&assembly->epochs, record.epoch)) record.flags |= KEEL_STEP_EPOCH;
     assembly->base = record.base;
     if (assembly->has_open) {
         keel_status status = emit(assembly, &assembly->open);
@@ -416,7 +389,8 @@ static keel_status restart(keel_import_assembly *assembly) {
     } else {
         again[0].flags |= KEEL_STEP_RESUMED;
         assembly->recent_count = 0;
-        if (!isnan(again[0].epoch)) assembly->epoch = epoch_index(assembly, again[0].epoch);
+        if (isfinite(again[0].epoch))
+            assembly->epochs.index = keel_import_epochs_index(&assembly->epochs, again[0].epoch);
     }
     for (size_t i = 0; i < count; i++) {
         keel_status status = accept(assembly, again[i]);

@@ -231,7 +231,7 @@ static void test_cut_anywhere(void **state) {
         known_values known = {.count = 0};
         visit_values(import, &known, false, NULL, 0);
         keel_import_close(import);
-        for (size_t cut = 1; cut < size; cut += 1 + cut % 3) {
+        for (size_t cut = 1; cut < size; cut += 1 + cut % 7) {
             write_log(scratch_log(), bytes, cut);
             keel_status status = keel_import_open(scratch_log(), &options, &import);
             if (status == KEEL_ERR_FORMAT) continue; // nothing yet
