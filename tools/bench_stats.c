@@ -83,19 +83,17 @@ keel_status keel_bench_stats(size_t bytes, keel_dtype dtype, uint32_t fields, ke
     const keel_stats_params params = {.fields = fields, .eps = 1e-8, .scale = 1};
     const size_t repeats = 1 + MEASURED_BYTES / bytes;
     double read[PAIRS], observed[PAIRS], ratio[PAIRS];
-    volatile uint64_t sink = 0; // keeps the reads
     for (int pair = 0; pair < PAIRS; pair++) {
         const double start = seconds_now();
         for (size_t i = 0; i < repeats; i++) {
-            __asm__ volatile("" ::: "memory"); // a read like the one before is a read all the same
-            sink += wide_vectors ? read_avx512(memory, n * size) : read_plain(memory, n * size);
+            const uint64_t read_bits = wide_vectors ? read_avx512(memory, n * size) : read_plain(memory, n * size);
+            __asm__ volatile("" ::"r"(read_bits) : "memory"); // each read is wanted, also one like the one before
         }
         const double between = seconds_now();
         for (size_t i = 0; i < repeats; i++) {
             keel_stats stats;
             keel_stats_clear(&stats);
             keel_stats_observe(&stats, &params, dtype, memory, n);
-            sink += stats.n;
         }
         const double end = seconds_now();
         const double gigabytes = 1e-9 * (double)(n * size) * (double)repeats;

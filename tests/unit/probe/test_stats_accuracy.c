@@ -61,6 +61,11 @@ static void check_floats(const float *x, size_t n) {
     }
 }
 
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define __SANITIZE_ADDRESS__ 1 // clang's name for it
+#endif
+#endif
 #ifdef __SANITIZE_ADDRESS__
 enum { MANY = 1 << 20 }; // the same paths in a build that takes minutes for more
 #else
