@@ -120,6 +120,13 @@ static inline void rig_add_sites(rig *r, uint32_t rank, uint32_t ranks) {
     for (int s = 0; s < RIG_SITES; s++) assert_int_equal(keel_site_add(r->probe, &infos[s], &r->sites[s]), KEEL_OK);
 }
 
+// A site that no monitor accepts.
+static inline void rig_add_contradiction(rig *r) {
+    const keel_site_info info = {.name = "odd", .layout = KEEL_LAYOUT_PARTIAL, .phase = KEEL_PHASE_OPTIMIZER};
+    keel_site *site;
+    assert_int_equal(keel_site_add(r->probe, &info, &site), KEEL_OK);
+}
+
 // MONITOR: the value of the YAML's key `monitor`.
 static inline void rig_open(rig *r, const keel_merge *merge, const char *monitor) {
     *r = (rig){.sink = {.name = "memory"}};

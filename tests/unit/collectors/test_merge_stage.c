@@ -436,9 +436,11 @@ static void test_ranks_that_do_not_agree_part_quietly(void **state) {
     played p;
     rig r;
     play(&p, 0, true);
-    rig_open(&r, &p.table, "{select: [{ops: [nrom]}]}");
-    assert_int_equal(keel_probe_start(r.probe), KEEL_ERR_CONFIG);
-    assert_non_null(strstr(keel_error(), "unknown op 'nrom'"));
+    rig_open(&r, &p.table, usual);
+    rig_add_contradiction(&r);
+    assert_int_equal(keel_probe_start(r.probe), KEEL_ERR_USAGE);
+    assert_non_null(strstr(keel_error(), "site odd"));
+    assert_false(p.agreed); // the others are told that this rank could not start
     assert_int_equal(rig_close(&r), KEEL_OK);
     assert_int_equal(p.announcements, 0);
     assert_true(p.closed && !p.closed_abandoned);

@@ -303,12 +303,26 @@ static void test_steps_that_repeat_are_all_kept(void **state) {
     }
 }
 
-static void test_bad_selection_fails_the_start(void **state) {
+static void test_bad_selection_opens_nothing(void **state) {
+    (void)state;
+    static const char text[] = "monitor: {select: [{ops: [nrom]}]}";
+    keel_yaml *doc;
+    keel_monitor_config *config;
+    keel_monitor *monitor;
+    assert_int_equal(keel_yaml_parse("m.yaml", text, sizeof text - 1, &doc), KEEL_OK);
+    assert_int_equal(keel_monitor_config_read(doc, &config), KEEL_OK);
+    assert_int_equal(keel_monitor_open(&(keel_monitor_options){.config = config}, &monitor), KEEL_ERR_CONFIG);
+    assert_non_null(strstr(keel_error(), "unknown op 'nrom'"));
+    keel_monitor_config_free(config);
+}
+
+static void test_contradictory_site_fails_the_start(void **state) {
     (void)state;
     rig r;
-    rig_open(&r, NULL, "{select: [{ops: [nrom]}]}");
-    assert_int_equal(keel_probe_start(r.probe), KEEL_ERR_CONFIG);
-    assert_non_null(strstr(keel_error(), "unknown op 'nrom'"));
+    rig_open(&r, NULL, "{}");
+    rig_add_contradiction(&r);
+    assert_int_equal(keel_probe_start(r.probe), KEEL_ERR_USAGE);
+    assert_string_equal(keel_error(), "site odd: quantity weight cannot have layout partial");
     assert_int_equal(rig_close(&r), KEEL_OK);
     assert_int_equal(r.sink.closes, 1);
     assert_null(r.sink.info);
@@ -339,7 +353,8 @@ int main(void) {
         cmocka_unit_test(test_closed_in_the_middle_of_a_step),
         cmocka_unit_test(test_step_begun_anew_starts_empty),
         cmocka_unit_test(test_steps_that_repeat_are_all_kept),
-        cmocka_unit_test(test_bad_selection_fails_the_start),
+        cmocka_unit_test(test_bad_selection_opens_nothing),
+        cmocka_unit_test(test_contradictory_site_fails_the_start),
         cmocka_unit_test(test_memory_is_what_the_formula_says),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
