@@ -70,6 +70,12 @@ class Documents(unittest.TestCase):
                     self.assertEqual(p.returncode, 0, f"{text}\nstdout: {p.stdout[-1500:]}\nstderr: {p.stderr[-1500:]}")
         self.assertGreater(count, 5, "the documents hold hardly any command")
 
+    def test_the_list_of_rules_is_the_programs(self):
+        listed = subprocess.run([os.path.join(BIN, "keel"), "check", "--list-rules"], capture_output=True, text=True, check=True).stdout
+        with open(os.path.join(SOURCE, "docs/rules.md")) as f:
+            shown = f.read().split("<!-- keel check --list-rules -->\n```text\n")[1].split("```")[0]
+        self.assertEqual(shown, listed)
+
     def test_files_that_documents_name_exist(self):
         for name in documents():
             with open(os.path.join(SOURCE, name)) as f:
