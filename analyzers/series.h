@@ -7,6 +7,7 @@
 #define KEEL_ANALYZERS_SERIES_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 enum {
@@ -19,18 +20,19 @@ enum {
 
 // ---- a window: the last CAPACITY values with their median and their median absolute deviation ----
 
-// New values wait until a block of them is complete (capacity / 8, at most KEEL_WINDOW_BLOCK) and are then merged into
-// the sorted values in one pass: a push costs some tens of nanoseconds, and mostly touches only the window's head.
+// New values wait in the head until a block of them is complete (capacity / 4, at most KEEL_WINDOW_BLOCK) and are then
+// put among the sorted ones together: most pushes touch nothing but the head, so that thousands of windows need not
+// stay in the cache.
 typedef struct keel_window {
     uint32_t capacity; // 16 to 256, a multiple of 8
     uint32_t block;
-    uint32_t count;   // values in the sorted part
+    uint32_t count;   // values in the sorted part, and in the ring
     uint32_t head;    // where the next value goes in the ring
-    uint32_t pending; // newest values, in the ring but not yet sorted
-    uint32_t leaving_count;
+    uint32_t pending; // of fresh
+    uint32_t reserved;
     double median; // of the sorted part; 0 while it is empty
     double mad;    // median of |value - median|
-    double leaving[KEEL_WINDOW_BLOCK];
+    double fresh[KEEL_WINDOW_BLOCK];
 } keel_window;
 
 // The doubles that a window of CAPACITY needs beside its head: sorted values, then the ring.
@@ -76,6 +78,11 @@ typedef enum keel_joined {
 } keel_joined;
 
 void keel_series_init(keel_series *series);
+// Fetches what scoring and adding most often touch, for loops over many series: some iterations ahead.
+static inline void keel_series_prefetch(const keel_series *series) {
+    const char *at = (const char *)series;
+    for (size_t i = 0; i < offsetof(keel_series, level_store); i += 64) __builtin_prefetch(at + i, 1);
+}
 // VALUE must be finite. The series is left as it is.
 keel_score keel_series_score(const keel_series *series, const keel_series_params *params, double value);
 // SCORE: of this value, just taken. A level is accepted after KEEL_SERIES_ACCEPT records outside, less two for each one

@@ -6,13 +6,13 @@
 // stands for the 0.1.
 //
 // A series that wanders by itself, such as a slow wave, is known by rises that came back: the second greatest of the
-// last 131,072 records or more, times 1.5, is the least rise that counts. The second, since one rise that came back may
+// last 131,072 records or more, times 2, is the least rise that counts. The second, since one rise that came back may
 // have been a real one.
 //
 // Critical: above ln(vocabulary), where that is known; or after 256 records, for a rise by a quarter of the mean loss
 // so far which is
 // - quick: the run was quiet before for ten times as long,
-// - greater by that factor 1.5 than any that came back,
+// - greater by that factor 2 than any that came back,
 // - no random walk: at least 6 sigma sqrt(n), where n blocks of 64 records passed since the rise began and sigma is the
 // spread of the
 //   changes of the median from block to block before it.
@@ -30,14 +30,14 @@ static const keel_param_info params[PARAMS] = {
     [P_RISE] = {"rise", 0.05, 0.001, 1e3, "least rise as a share of the best median"},
     [P_RISE_NATS] = {"rise_nats", 0.1, 0, 1e3, "least rise; a fifth of a loss below five times it"},
     [P_SIGMA] = {"sigma", 2, 0, 1e3, "least rise in sigmas of the noise"},
-    [P_WANDER] = {"wander", 1.5, 0, 1e3, "least rise over the second greatest one that came back"},
+    [P_WANDER] = {"wander", 2, 0, 1e3, "least rise over the second greatest one that came back"},
     [P_REGAIN] = {"regain", 0.5, 0.01, 1, "share of the rise that is regained when it is over"},
     [P_CRITICAL_RECORDS] = {"critical_records", 256, 1, 1e9, "records after which a great rise is critical"},
     [P_CRITICAL_RISE] = {"critical_rise", 0.25, 0, 1e3, "what rise is great, as a share of the mean so far"},
     [P_VOCABULARY] = {"vocabulary", 0, 0, 1e9, "tokens: a median above their logarithm is critical; 0: from the run"},
 };
 
-enum { WINDOW = 64, WARMUP = 128, MEMORY = 131072, QUIET_BEFORE = 10, CHANGES_KNOWN = 16, MERGES = 8 };
+enum { WINDOW = 64, WARMUP = 128, MEMORY = 131072, QUIET_BEFORE = 10, CHANGES_KNOWN = 16, MERGES = WINDOW / KEEL_WINDOW_BLOCK };
 #define WALK_SIGMA 6.0
 
 // The two greatest rises that came back, of this and of the last stretch of MEMORY records.

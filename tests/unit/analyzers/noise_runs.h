@@ -104,7 +104,7 @@ static const struct {
     {"sine_noisy", sine_noisy},
 };
 
-// Judges STEPS of each kind as loss and as gradient norm at SCALE: at most 1 warning per 100,000 steps (3 in a shorter
+// Judges STEPS of each kind as loss and as gradient norm at SCALE: at most 1 warning per 100,000 steps (5 in a shorter
 // run), no critical.
 static inline void keep_still(uint64_t steps, double scale, uint64_t seed) {
     size_t bad = 0;
@@ -121,7 +121,7 @@ static inline void keep_still(uint64_t steps, double scale, uint64_t seed) {
             judge(analysis, run);
         }
         size_t warnings = count_at_least(analysis, KEEL_WARNING), criticals = count_at_least(analysis, KEEL_CRITICAL);
-        size_t allowed = steps < 300000 ? 3 : steps / 100000; // a wave must be learnt
+        size_t allowed = steps < 500000 ? 5 : steps / 100000; // a wave must be learnt
         if (warnings > allowed || criticals > 0) {
             print_message("%s x %g, seed %llu: %zu warnings, %zu criticals\n", noise_kinds[k].name, scale,
                           (unsigned long long)seed, warnings, criticals);
