@@ -150,9 +150,13 @@ static keel_status open_file(keel_segment_reader *r) {
     hid_t access;
     keel_status status = keel_h5_access_list(&access);
     if (status) return status;
-    // While a writer has it, or where one was killed.
-    const unsigned flags = H5F_ACC_RDONLY | (r->head.open ? H5F_ACC_SWMR_READ : 0);
-    if (H5Pset_metadata_read_attempts(access, METADATA_TRIES) >= 0) r->file = H5Fopen(r->path, flags, access);
+    // Torn metadata only while a writer has it; as if one had, where it was killed.
+    unsigned flags = H5F_ACC_RDONLY;
+    if (r->head.open) {
+        flags |= H5F_ACC_SWMR_READ;
+        H5Pset_metadata_read_attempts(access, METADATA_TRIES);
+    }
+    r->file = H5Fopen(r->path, flags, access);
     if (r->file < 0) status = keel_h5_fail(KEEL_ERR_FORMAT, r->path, "cannot open it");
     H5Pclose(access);
     return status;
