@@ -17,7 +17,10 @@ USER = os.path.join(SOURCE, "tests", "install", "user")
 
 
 def run(*args, **env):
-    return subprocess.run(args, check=True, capture_output=True, text=True, timeout=240, env={**os.environ, **env}).stdout
+    p = subprocess.run(args, capture_output=True, text=True, timeout=240, env={**os.environ, **env})
+    if p.returncode:
+        raise AssertionError(f"{' '.join(args)}: exit {p.returncode}\n{p.stdout}\n{p.stderr}")
+    return p.stdout
 
 
 class Install(unittest.TestCase):
