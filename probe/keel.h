@@ -123,9 +123,9 @@ KEEL_API keel_status keel_probe_load(keel_probe *probe, uint64_t step, const voi
 // ---- for the monitor behind it (collectors/), not for training programs ----
 
 typedef struct keel_site_plan { // what the backend decides of a site at start
-    uint32_t fields;            // KEEL_FIELDS_* on scheduled steps; 0: the site is not enabled, not even flags
     keel_schedule schedule;     // on other steps only FLAGS are taken
     double eps;                 // near_zeros
+    uint32_t fields;            // KEEL_FIELDS_* on scheduled steps; 0: the site is not enabled, not even flags
     bool per_micro;             // keep a record per micro-batch as well
 } keel_site_plan;
 
