@@ -217,7 +217,7 @@ static keel_status read_bytes(keel_import_context *context, void *state, const u
 
 // ---- bringing the tags together ----
 
-typedef struct head {
+typedef struct tag_head {
     keel_import_cursor cursor;
     keel_import_field field;
     uint64_t left; // values not yet read into NEXT
@@ -263,15 +263,14 @@ static keel_status finish(keel_import_context *context, void *state) {
     if (s->dead && s->offset)
         keel_log(KEEL_LOG_WARNING, "%s: damaged at byte %llu; read up to there", keel_import_path(context),
                  (unsigned long long)s->offset);
-    if (!s->tag_count) return KEEL_OK;
     keel_import_names *names = keel_import_context_names(context);
-    tag_head *heads = calloc(s->tag_count, sizeof *heads);
-    int32_t *keys = calloc(s->tag_count, sizeof *keys);
+    int32_t keys[TAGS];
+    for (size_t i = 0; i < s->tag_count; i++) keys[i] = s->tags[i].key;
+    keel_import_names_bind(names, keys, s->tag_count);
+    tag_head *heads = calloc(TAGS, sizeof *heads);
+    if (!heads) return keel_fail(KEEL_ERR_MEMORY, "%s: no memory for its tags", keel_import_path(context));
     size_t count = 0;
-    keel_status status =
-        heads && keys ? KEEL_OK : keel_fail(KEEL_ERR_MEMORY, "%s: no memory for its tags", keel_import_path(context));
-    for (size_t i = 0; i < s->tag_count && !status; i++) keys[i] = s->tags[i].key;
-    if (!status) keel_import_names_bind(names, keys, s->tag_count);
+    keel_status status = KEEL_OK;
     for (size_t i = 0; i < s->tag_count && !status; i++) {
         if (!keel_import_names_is_bound(names, keys[i])) continue;
         tag_head *head = &heads[count++];
@@ -282,7 +281,6 @@ static keel_status finish(keel_import_context *context, void *state) {
     }
     if (!status) status = merge_tags(context, heads, count);
     for (size_t i = 0; i < count; i++) keel_import_cursor_free(&heads[i].cursor);
-    free(keys);
     free(heads);
     return status;
 }

@@ -32,41 +32,36 @@ static bool is_placeholder(keel_import_field field, double value) {
 }
 
 struct keel_import_assembly {
-    bool count_only;
     uint64_t records, dropped;
+    bool count_only;
+
+    bool sole;                  // the log has one writer
+    uint64_t line, record_line; // present line, that of the latest record
 
     keel_import_spool spool;
     keel_import_segment *runs;
     size_t count, capacity;
 
-    uint64_t line, record_line; // present line, that of the latest record
-    bool sole;
-
     // The run being read.
-    bool in_run;
     keel_import_segment run;
-    uint64_t real;      // scalars with a value that is no placeholder
-    uint64_t nan_norms; // grad norms that are NaN
-    bool sick;          // a loss that is not finite or exactly 0: then a grad norm of NaN is no placeholder
+    uint64_t real;           // scalars with a value that is no placeholder
+    uint64_t nan_norms;      // grad norms that are NaN
+    keel_import_record open; // the training record of the latest step, which more of the same step may join
+    uint64_t before;         // step of the row before the open one
+    keel_import_record side; // evaluation or learning rate alone, waiting for its step's training record
+    double norm;             // the latest one printed
+    bool in_run, has_open, has_before, has_side, has_norm;
+    bool sick; // a loss that is not finite or exactly 0: then a grad norm of NaN is no placeholder
 
-    bool has_open; // the training record of the latest step, which more of the same step may join
-    keel_import_record open;
-    bool has_before;
-    uint64_t before; // step of the row before the open one
-    bool has_side;   // evaluation or learning rate alone, waiting for its step's training record
-    keel_import_record side;
-    keel_import_record waiting[WAITING]; // steps that came again, ascending
-    size_t waiting_count;
     bool waiting_sure; // they came after a gap or from the only writer
+    size_t waiting_count;
+    keel_import_record waiting[WAITING]; // steps that came again, ascending
 
+    size_t recent_count; // ever
     struct {
         uint64_t step;
         double loss;
     } recent[RECENT];
-    size_t recent_count; // ever
-
-    bool has_norm;
-    double norm; // the latest one printed
 
     double *overflow_scales; // [OVERFLOWS_KEPT]
     size_t overflow_count;
@@ -169,13 +164,12 @@ static void settle_side(keel_import_assembly *assembly, keel_import_record *next
     if (!assembly->has_side) return;
     assembly->has_side = false;
     bool evaluated = (assembly->side.set & KEEL_IMPORT_EVALUATION) != 0;
-    if (next && assembly->side.has_step && assembly->side.step == next->step) {
+    bool same_step = next && assembly->side.has_step && assembly->side.step == next->step;
+    if (same_step || (next && !assembly->has_open)) {
         merge(next, &assembly->side);
     } else if (assembly->has_open) {
         merge(&assembly->open, &assembly->side);
         if (evaluated) assembly->open.flags |= KEEL_STEP_EVALUATION;
-    } else if (next) {
-        merge(next, &assembly->side);
     } else {
         assembly->open = assembly->side;
         assembly->has_open = true;

@@ -33,7 +33,7 @@ static keel_import_slice read_cell(const char **text, const char *end, char sepa
 }
 
 static keel_status split(keel_import_table *table, const keel_import_line *line, char separator, size_t *count) {
-    if (!table->cells) table->cells = malloc(KEEL_IMPORT_TABLE_CELLS * sizeof *table->cells);
+    if (!table->cells) table->cells = calloc(KEEL_IMPORT_TABLE_CELLS, sizeof *table->cells);
     if (table->unquoted_capacity < line->size) {
         char *grown = realloc(table->unquoted, line->size);
         if (grown) {
@@ -64,9 +64,9 @@ static keel_status try_header(keel_import_context *context, keel_import_table *t
                               char separator, keel_import_header_check *check, bool *taken) {
     *taken = false;
     if (!memchr(line->text, separator, line->size)) return KEEL_OK;
-    size_t count;
+    size_t count = 0;
     keel_status status = split(table, line, separator, &count);
-    if (status) return status;
+    if (status || count == 0) return status;
     for (size_t i = 0; i < count; i++)
         if (is_value(table->cells[i]) && table->cells[i].size) return KEEL_OK;
     if (check && !check(table->cells, count)) return KEEL_OK;
@@ -99,10 +99,10 @@ static keel_status try_header(keel_import_context *context, keel_import_table *t
 }
 
 static keel_status read_row(keel_import_context *context, keel_import_table *table, const keel_import_line *line) {
-    size_t count;
+    size_t count = 0;
     keel_status status = split(table, line, table->separator, &count);
     if (status || count > table->columns || (count < table->columns && !line->open)) return status;
-    if (line->open) count--;
+    if (line->open && count) count--;
     keel_import_names *names = keel_import_context_names(context);
     keel_import_draft draft;
     keel_import_draft_begin(&draft);

@@ -40,14 +40,16 @@ static inline void describe_row(const keel_run_info *info, const keel_row *row, 
 // ROWS ends with NULL.
 static inline void check_rows(keel_import *import, size_t run, const char *const *rows) {
     const keel_row_source *source = keel_import_run(import, run);
-    for (size_t i = 0;; i++) {
-        const keel_row *row = NULL;
-        char text[ROW_BYTES] = "no row";
+    const keel_row *row = NULL;
+    char text[ROW_BYTES];
+    for (; *rows; rows++) {
         assert_int_equal(source->next(source->context, &row), KEEL_OK);
-        if (!row && !rows[i]) return;
-        if (row) describe_row(source->info, row, text);
-        assert_string_equal(text, rows[i] ? rows[i] : "no row");
+        if (!row) fail_msg("no row where \"%s\" belongs", *rows);
+        describe_row(source->info, row, text);
+        assert_string_equal(text, *rows);
     }
+    assert_int_equal(source->next(source->context, &row), KEEL_OK);
+    assert_null(row);
 }
 
 static inline void write_log(const char *path, const void *bytes, size_t size) {

@@ -25,10 +25,12 @@ static int remove_root(void **state) {
 
 // Runs the command with what it prints on TEXT (both streams).
 static int run(const char *const *words, char *text, size_t size) {
-    char *argv[16];
+    char storage[16][PATH_BYTES + 8], *argv[16] = {NULL};
     int argc = 0;
-    for (; words[argc]; argc++) argv[argc] = (char *)(uintptr_t)words[argc];
-    argv[argc] = NULL;
+    for (; words[argc]; argc++) {
+        snprintf(storage[argc], sizeof storage[argc], "%s", words[argc]);
+        argv[argc] = storage[argc];
+    }
     FILE *caught = tmpfile();
     assert_non_null(caught);
     fflush(stdout);
@@ -52,15 +54,17 @@ static int run(const char *const *words, char *text, size_t size) {
 static void check_stored(const char *directory, const char *const *rows) {
     keel_store_reader *reader = NULL;
     if (keel_store_open(directory, &reader)) fail_msg("%s", keel_error());
-    for (size_t i = 0;; i++) {
-        const keel_row *row;
-        keel_store_position position;
+    const keel_row *row = NULL;
+    keel_store_position position = {0};
+    char text[ROW_BYTES];
+    for (; *rows; rows++) {
         assert_int_equal(keel_store_next(reader, &row, &position), KEEL_OK);
-        if (!row && !rows[i]) break;
-        char text[ROW_BYTES] = "no row";
-        if (row) describe_row(keel_store_info(reader, position.segment), row, text);
-        assert_string_equal(text, rows[i] ? rows[i] : "no row");
+        if (!row) fail_msg("no row where \"%s\" belongs", *rows);
+        describe_row(keel_store_info(reader, position.segment), row, text);
+        assert_string_equal(text, *rows);
     }
+    assert_int_equal(keel_store_next(reader, &row, &position), KEEL_OK);
+    assert_null(row);
     keel_store_close(reader);
 }
 

@@ -45,7 +45,7 @@ static keel_import *open_scratch(size_t runs) {
 // are not.
 static void check_steps(const keel_row_source *source, uint64_t from, uint64_t to, uint64_t every, double shift,
                         uint32_t first) {
-    const keel_row *row;
+    const keel_row *row = NULL;
     for (uint64_t step = from; step <= to; step += every) {
         assert_int_equal(source->next(source->context, &row), KEEL_OK);
         assert_non_null(row);
@@ -58,7 +58,7 @@ static void check_steps(const keel_row_source *source, uint64_t from, uint64_t t
 }
 
 static void check_end(const keel_row_source *source) {
-    const keel_row *row;
+    const keel_row *row = NULL;
     assert_int_equal(source->next(source->context, &row), KEEL_OK);
     assert_null(row);
 }
