@@ -173,10 +173,11 @@ static keel_status bench_detect(const arguments *args) {
     const keel_status status = keel_bench_detect((uint32_t)args->series, (uint32_t)args->steps, &r);
     if (status) return status;
     if (args->json)
-        return print_json(json_pack("{s:i, s:i, s:f}", "series", args->series, "steps", args->steps,
-                                    "ns_per_series_step", r.ns_per_series_step));
-    printf("%.0f ns per series and step (%d series, %d steps, all rules)\n", r.ns_per_series_step, args->series,
-           args->steps);
+        return print_json(json_pack("{s:i, s:i, s:f, s:f, s:f}", "series", args->series, "steps", args->steps,
+                                    "ns_per_series_step", r.ns_per_series_step, "ns_rules", r.ns_rules, "ns_series",
+                                    r.ns_series));
+    printf("%.0f ns per series and step (%d series, %d steps): all rules %.0f, a robust series of each %.0f\n",
+           r.ns_per_series_step, args->series, args->steps, r.ns_rules, r.ns_series);
     return KEEL_OK;
 }
 
@@ -185,11 +186,17 @@ static keel_status bench_store(const arguments *args) {
     const keel_status status = keel_bench_store((uint32_t)args->sites, (uint32_t)args->steps, args->folder, &r);
     if (status) return status;
     if (args->json)
-        return print_json(json_pack("{s:i, s:i, s:f, s:f, s:f}", "sites", args->sites, "steps", args->steps,
-                                    "bytes_per_value_live", r.bytes_per_value_live, "bytes_per_value_repacked",
-                                    r.bytes_per_value_repacked, "writer_ms_per_step", r.writer_ms_per_step));
-    printf("%d sites: %.2f ms of the writer thread a step; %.2f bytes a value live, %.2f repacked\n", args->sites,
-           r.writer_ms_per_step, r.bytes_per_value_live, r.bytes_per_value_repacked);
+        return print_json(json_pack("{s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "sites", (int)r.sites, "ops",
+                                    (int)r.ops, "steps", (int)r.steps, "bytes_per_site_step", r.bytes_per_site,
+                                    "microseconds_per_site_step", r.us_per_site, "bytes_per_value_live",
+                                    r.live_bytes_per_value, "bytes_per_value_repacked", r.packed_bytes_per_value,
+                                    "writer_ms_per_step", r.row_ms_median, "writer_ms_worst", r.row_ms_worst,
+                                    "fill_ms_per_step", r.fill_ms_median));
+    printf("%u sites x %u ops: %.2f ms of the writer thread a step (worst %.2f), %.2f to fill the row; %.2f bytes a "
+           "value live, %.2f "
+           "repacked\n",
+           r.sites, r.ops, r.row_ms_median, r.row_ms_worst, r.fill_ms_median, r.live_bytes_per_value,
+           r.packed_bytes_per_value);
     return KEEL_OK;
 }
 
