@@ -99,7 +99,7 @@ void keel_atomic_abort(keel_atomic_file *file) {
 keel_status keel_atomic_write_file(const char *path, const void *data, size_t size) {
     keel_atomic_file *file = NULL;
     keel_status status = keel_atomic_open(path, &file);
-    if (status) return status;
+    if (!file) return status;
     status = keel_atomic_write(file, data, size);
     if (status) {
         keel_atomic_abort(file);

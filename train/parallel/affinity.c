@@ -128,6 +128,6 @@ void keel_affinity_describe(const keel_affinity *affinity, char *text, size_t si
         snprintf(text, size, "%d ranks on this node share %d %s, %d %s each%s%s", affinity->ranks, affinity->cores,
                  cores, affinity->threads, threads, why, undone);
     else
-        snprintf(text, size, "%d ranks on this node, this one with %d of its %s, %d %s%s%s", affinity->ranks,
-                 affinity->cores, cores, affinity->threads, threads, why, undone);
+        snprintf(text, size, "%d ranks on this node, %d %s for this one, %d %s%s%s", affinity->ranks, affinity->cores,
+                 cores, affinity->threads, threads, why, undone);
 }

@@ -27,7 +27,7 @@ typedef struct rig {
 
 static keel_train_config small_config(keel_model_type type) {
     return (keel_train_config){.runner = {.steps = 10, .batch_size = 1, .gradient_accumulation_steps = 1, .seed = 3},
-                               .model = {.model_type = type,
+                               .model = {.model_type = (int)type,
                                          .vocab_size = 16,
                                          .seq_length = 8,
                                          .hidden_size = 8,
