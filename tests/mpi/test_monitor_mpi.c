@@ -11,13 +11,15 @@
 #include "collectors/mpi/merge_mpi.h"
 #include "tests/mpi/mpi_check.h"
 
-enum { STEPS = 60, ELEMENTS = 64, SHARD = 0, REPLICA, SAMPLE, SITES };
+enum { STEPS = 60, ELEMENTS = 64, MICROS = 2 };
+enum { SHARD, REPLICA, SAMPLE, SITES };
 
 typedef struct memory {
     const keel_run_info *info;
     uint64_t steps[STEPS + 1], dropped[STEPS + 1], residual[STEPS + 1];
     uint32_t flags[STEPS + 1];
     double norm[STEPS + 1], zeros[STEPS + 1], ranks[STEPS + 1], slowest[STEPS + 1];
+    double micro_max[STEPS + 1][MICROS];
     uint32_t count;
 } memory;
 
@@ -36,6 +38,8 @@ static keel_status remember_row(void *context, const keel_row *row) {
     m->norm[i] = keel_row_value(row, KEEL_OP_norm, SHARD);
     m->zeros[i] = keel_row_value(row, KEEL_OP_zeros, SAMPLE);
     m->residual[i] = row->u64[KEEL_OP_replica_residual] ? row->u64[KEEL_OP_replica_residual][REPLICA] : 0;
+    for (int k = 0; k < MICROS; k++)
+        m->micro_max[i][k] = row->micro_f64[KEEL_OP_max] ? row->micro_f64[KEEL_OP_max][k] : 0;
     m->ranks[i] = row->scalars[keel_run_scalar(m->info, "ranks")];
     m->slowest[i] = row->scalars[keel_run_scalar(m->info, "step_seconds_rank")];
     return KEEL_OK;
@@ -79,6 +83,7 @@ static void open_monitor(bool threaded, const char *yaml) {
     };
     for (int s = 0; s < SITES; s++) CHECK(keel_site_add(probe, &infos[s], &sites[s]) == KEEL_OK);
     CHECK(keel_scalar_add(probe, "ranks", KEEL_SCALAR_SUM, &ranks_scalar) == KEEL_OK);
+    keel_probe_set_micro_count(probe, MICROS);
     CHECK(keel_monitor_open(&(keel_monitor_options){.config = config, .merge = &merge}, &monitor) == KEEL_OK);
     if (merge.rank == 0)
         CHECK(keel_monitor_add_sink(monitor, &(keel_sink){&seen, "memory", remember_start, remember_row, NULL, NULL,
@@ -95,7 +100,11 @@ static void step(uint64_t number, double seconds) {
     keel_observe(sites[REPLICA], values, ELEMENTS);
     keel_poll(probe);
     values[0] = 0;
-    keel_observe(sites[SAMPLE], values, 4);
+    for (uint32_t m = 0; m < MICROS; m++) {
+        keel_micro_begin(probe, m);
+        values[1] = (float)(100 * m + merge.rank);
+        keel_observe(sites[SAMPLE], values, 2);
+    }
     keel_scalar_set(probe, ranks_scalar, 1);
     keel_step_end(probe, &(keel_step){.step = number, .seconds = seconds});
     keel_poll(probe);
@@ -107,7 +116,8 @@ static void close_monitor(keel_status expected) {
     keel_monitor_config_free(config);
 }
 
-static const char usual[] = "monitor: {queue_depth: 80, select: [{ops: [norm, zeros, replica_residual]}]}";
+static const char usual[] = "monitor: {queue_depth: 80, select: [{ops: [norm, replica_residual]}, "
+                            "{quantities: [activation], ops: [max, zeros], per_micro_batch: true}]}";
 
 static void check_rows(uint32_t count) {
     if (check_rank != 0) return;
@@ -116,7 +126,9 @@ static void check_rows(uint32_t count) {
     for (uint32_t i = 0; i < count; i++) {
         CHECK(seen.steps[i] == i + 1 && seen.dropped[i] == 0 && seen.flags[i] == 0);
         CHECK(fabs(seen.norm[i] - (i + 1) * sqrt(elements)) <= 1e-12 * seen.norm[i]);
-        CHECK(seen.zeros[i] == 0.25 && seen.ranks[i] == check_size);
+        CHECK(seen.zeros[i] * 4 * check_size == 2 * check_size + 1); // rank 0 has one more in micro-batch 0
+        CHECK(seen.ranks[i] == check_size);
+        for (int m = 0; m < MICROS; m++) CHECK(seen.micro_max[i][m] == 100 * m + check_size - 1);
         CHECK(check_size == 1 || seen.residual[i] == 0);
         CHECK(seen.slowest[i] == check_size - 1);
     }
