@@ -59,7 +59,10 @@ static void check_stored(const char *directory, const char *const *rows) {
     char text[ROW_BYTES];
     for (; *rows; rows++) {
         assert_int_equal(keel_store_next(reader, &row, &position), KEEL_OK);
-        if (!row) fail_msg("no row where \"%s\" belongs", *rows);
+        if (!row) {
+            fail_msg("no row where \"%s\" belongs", *rows);
+            return;
+        }
         describe_row(keel_store_info(reader, position.segment), row, text);
         assert_string_equal(text, *rows);
     }

@@ -269,7 +269,6 @@ static void check_refused(const char *path, keel_status expected, const char *te
 static void check_bytes_refused(const void *bytes, size_t size, keel_status expected, const char *text) {
     write_log(scratch_log(), bytes, size);
     check_refused(scratch_log(), expected, text);
-    unlink(scratch_log());
 }
 
 static void test_refuses_what_is_no_log(void **state) {

@@ -49,7 +49,6 @@ static void test_lines_of_any_length(void **state) {
     assert_int_equal(keel_import_open(scratch_log(), NULL, &import), KEEL_OK);
     check_rows(import, 0, (const char *const[]){"10 - loss=3.25", "15 - loss=9.5", "20 - loss=3.125", NULL});
     keel_import_close(import);
-    unlink(scratch_log());
     free(text);
 }
 
@@ -65,7 +64,6 @@ static void test_records_after_a_long_preface(void **state) {
     assert_int_equal(keel_import_open(scratch_log(), NULL, &import), KEEL_OK);
     check_rows(import, 0, two_rows);
     keel_import_close(import);
-    unlink(scratch_log());
 }
 
 static void test_gzip(void **state) {
@@ -113,7 +111,6 @@ static void test_gzip(void **state) {
     while (!source->next(source->context, &row) && row) assert_int_equal(row->step.step, ++rows);
     assert_true(rows > 1000 && rows < 20000);
     keel_import_close(import);
-    unlink(scratch_log());
 }
 
 static void test_standard_input(void **state) {
@@ -243,7 +240,6 @@ static void test_cut_anywhere(void **state) {
         }
         free(known.values);
     }
-    unlink(scratch_log());
 }
 
 // ---- columns ----
