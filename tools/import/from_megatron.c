@@ -69,6 +69,7 @@ static keel_status read_fields(keel_import_context *context, keel_import_record 
     }
     // The loss is averaged over the updates that were applied; none was, and the norm is an old one.
     if (!names_loss && tells_skipped) record->flags |= KEEL_STEP_SKIPPED | KEEL_STEP_OVERFLOW;
+    if (!record->has_step) return KEEL_OK;
     if (!names_loss && !tells_skipped) record->set &= ~KEEL_IMPORT_BIT(KEEL_IMPORT_GRAD_NORM); // cut short
     return keel_import_emit(context, record);
 }

@@ -187,9 +187,11 @@ keel_status keel_import_each(keel_import_context *context, const keel_import_lin
         keel_import_record record;
         keel_import_record_clear(&record);
         record.has_step = keel_import_group_step(context->match, 1, &record.step);
+        bool counted = keel_import_group(context->match, 1).size == 0;
         for (uint32_t i = 0; i < count; i++) keel_import_take(context, &record, fields[i], i + 2);
         size_t end = keel_import_match_end(context->match);
-        keel_status status = keel_import_emit(context, &record);
+        // A number that cannot be a step is no reason to count on from the one before.
+        keel_status status = record.has_step || counted ? keel_import_emit(context, &record) : KEEL_OK;
         if (status) return status;
         if (end <= from) break;
         from = end;
