@@ -140,13 +140,15 @@ static json_t *json_value(double value) {
     return json_string(isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");
 }
 
-// SITE NULL: a scalar. In JSON the series joins LIST.
-static keel_status dump_series(keel_store_reader *reader, const char *name, const char *site, json_t *list) {
+// SITE NULL: a scalar. In JSON the series joins LIST; else HEADER, if any, comes before it.
+static keel_status dump_series(keel_store_reader *reader, const char *name, const char *site, const char *header,
+                               json_t *list) {
     uint64_t *steps;
     double *values;
     size_t count;
     const keel_status status = keel_store_series(reader, name, site, &steps, &values, &count);
     if (status) return status;
+    if (header && !list) printf("%s%s\n", header, site ? "" : name);
     json_t *step_list = list ? json_array() : NULL, *value_list = list ? json_array() : NULL;
     for (size_t i = 0; i < count; i++) {
         if (list) {
@@ -189,7 +191,6 @@ static keel_status dump_op(const dump_arguments *a, keel_store_reader *reader, j
     }
     pcre2_match_data *match = pcre2_match_data_create_from_pattern(regex, NULL);
     keel_status status = match ? KEEL_OK : keel_fail(KEEL_ERR_MEMORY, "no memory for a regular expression");
-    if (!status && !list) puts("step,site,value");
     size_t found = 0;
     for (uint32_t s = 0; !status && s < keel_store_segments(reader); s++) {
         const keel_run_info *info = keel_store_info(reader, s);
@@ -198,13 +199,13 @@ static keel_status dump_op(const dump_arguments *a, keel_store_reader *reader, j
             snprintf(key, sizeof key, "%s:%s", info->sites[i].name, keel_quantity_name(info->sites[i].quantity));
             if (pcre2_match(regex, (PCRE2_SPTR)key, strlen(key), 0, 0, match, NULL) < 0) continue;
             if (seen_before(reader, s, &info->sites[i])) continue;
-            found++;
-            status = dump_series(reader, a->op, key, list);
+            status = dump_series(reader, a->op, key, found++ ? NULL : "step,site,value", list);
         }
     }
     pcre2_match_data_free(match);
     pcre2_code_free(regex);
-    if (!status && !found) status = keel_fail(KEEL_ERR_NOT_FOUND, "no site matches '%.100s'", a->sites ? a->sites : "");
+    if (!status && !found)
+        status = keel_fail(KEEL_ERR_NOT_FOUND, "%s: no site matches '%.100s'", a->path, a->sites ? a->sites : "");
     return status;
 }
 
@@ -241,8 +242,7 @@ static keel_status dump(const dump_arguments *a, keel_store_reader *reader) {
     if (!a->series && !a->op) return print_summary(a->path, reader);
     json_t *list = a->json ? json_array() : NULL;
     if (a->json && !list) return keel_fail(KEEL_ERR_MEMORY, "no memory for the series");
-    if (a->series && !list) printf("step,%s\n", a->series);
-    keel_status status = a->series ? dump_series(reader, a->series, NULL, list) : dump_op(a, reader, list);
+    keel_status status = a->series ? dump_series(reader, a->series, NULL, "step,", list) : dump_op(a, reader, list);
     if (!status && list && json_dumpf(list, stdout, JSON_COMPACT | JSON_REAL_PRECISION(17)))
         status = keel_fail(KEEL_ERR_IO, "standard output: cannot be written");
     if (!status && list) putchar('\n');
@@ -269,6 +269,6 @@ int keel_cmd_dump(int argc, char **argv) {
     if (!status && (fflush(stdout) || ferror(stdout)))
         status = keel_fail(KEEL_ERR_IO, "standard output: cannot be written");
     if (!status) return 0;
-    fprintf(stderr, "keel dump: %s: %s\n", a.path, keel_error());
+    fprintf(stderr, "keel dump: %s\n", keel_error());
     return UNREADABLE;
 }
