@@ -21,6 +21,8 @@ static const keel_param_info params[PARAMS] = {
 typedef struct state {
     int32_t grad_norm;
     uint32_t shifts;
+    uint32_t negative; // 1: it has been negative once, and is no norm
+    uint32_t reserved;
     keel_series series;
     keel_excursion excursion;
 } state;
@@ -50,7 +52,9 @@ static void report(const state *s, keel_findings *findings) {
 static void update(void *memory, const keel_detector_input *in, keel_findings *findings) {
     state *s = memory;
     double value;
-    if (!keel_row_scalar(in->row, s->grad_norm, &value) || !isfinite(value) || value <= 0) return;
+    if (!keel_row_scalar(in->row, s->grad_norm, &value) || !isfinite(value)) return;
+    if (value < 0) s->negative = 1;
+    if (value <= 0 || s->negative) return;
     if (in->row->step.flags & KEEL_STEP_SKIPPED) return;
     const keel_series_params sp = {.floor_absolute = in->params[P_FLOOR], .outlier = OUTLIER};
     double x = log(value);

@@ -37,12 +37,21 @@ static const keel_param_info params[PARAMS] = {
     [P_VOCABULARY] = {"vocabulary", 0, 0, 1e9, "tokens: a median above their logarithm is critical; 0: from the run"},
 };
 
-enum { WINDOW = 64, WARMUP = 128, MEMORY = 131072, QUIET_BEFORE = 10, CHANGES_KNOWN = 16, MERGES = WINDOW / KEEL_WINDOW_BLOCK };
+enum {
+    WINDOW = 64,
+    WARMUP = 128,
+    MEMORY = 131072,
+    QUIET_BEFORE = 10,
+    CHANGES_KNOWN = 16,
+    MERGES = WINDOW / KEEL_WINDOW_BLOCK
+};
 #define WALK_SIGMA 6.0
+#define DOUBT      0.25
 
 // The two greatest rises that came back, of this and of the last stretch of MEMORY records.
 typedef struct wander {
     double greatest[2], second[2];
+    uint32_t recovered[2]; // incidents that were over by themselves
 } wander;
 
 typedef struct state {
@@ -59,7 +68,7 @@ typedef struct state {
     uint64_t low_record;
     uint64_t opened;       // record
     uint64_t great_record; // when the rise was great first; 0: never
-    double sum_of_medians; // of all medians so far, whose number is medians
+    double sum_of_medians; // of the magnitudes of all medians so far, whose number is medians
     uint64_t medians;
     uint64_t peak_step, last_step;
     double vocabulary;   // of the run; 0: unknown
@@ -100,7 +109,9 @@ static void age(state *s) {
     wander *w = &s->known;
     w->greatest[1] = w->greatest[0];
     w->second[1] = w->second[0];
+    w->recovered[1] = w->recovered[0];
     w->greatest[0] = w->second[0] = 0;
+    w->recovered[0] = 0;
 }
 
 static double known_wander(const wander *w) {
@@ -111,14 +122,15 @@ static double known_wander(const wander *w) {
 static double least_rise(const state *s, const double *p) {
     double level = fabs(s->best), sigma = 1.4826 * s->window.mad;
     double rise = fmax(p[P_RISE] * level, fmin(p[P_RISE_NATS], 0.2 * level));
-    return fmax(fmax(rise, p[P_SIGMA] * sigma), p[P_WANDER] * known_wander(&s->known));
+    double doubt = 1 + DOUBT * (s->known.recovered[0] + s->known.recovered[1]);
+    return fmax(fmax(doubt * rise, p[P_SIGMA] * sigma), p[P_WANDER] * known_wander(&s->known));
 }
 
 static bool is_critical(state *s, const double *p, double median) {
     double vocabulary = p[P_VOCABULARY] > 0 ? p[P_VOCABULARY] : s->vocabulary;
     double chance = vocabulary > 1 ? log(vocabulary) : INFINITY;
     if (median > chance && s->best < 0.8 * chance) return true;
-    double rise = median - s->best, mean = fabs(s->sum_of_medians / (double)s->medians);
+    double rise = median - s->best, mean = s->sum_of_medians / (double)s->medians;
     double came_back = fmax(s->known.greatest[0], s->known.greatest[1]);
     if (rise < fmax(p[P_CRITICAL_RISE] * mean, p[P_WANDER] * came_back)) return false;
     if (s->great_record == 0) s->great_record = s->records;
@@ -183,6 +195,7 @@ static void follow_divergence(state *s, const double *p, uint64_t step, double m
     if (median <= s->peak - p[P_REGAIN] * (s->peak - s->best)) {
         s->active = 0;
         learn(s, s->peak - s->best);
+        s->known.recovered[0]++;
         s->drawup = 0;
         s->regained = median;
     } else {
@@ -208,7 +221,7 @@ static void update(void *memory, const keel_detector_input *in, keel_findings *f
     age(s);
     if (!keel_window_push(&s->window, s->store, value) || s->window.count < WINDOW) return;
     if (s->medians % MERGES == 0) end_block(s);
-    s->sum_of_medians += s->window.median;
+    s->sum_of_medians += fabs(s->window.median);
     s->medians++;
     if (s->active)
         follow_divergence(s, in->params, in->row->step.step, s->window.median, findings);

@@ -27,8 +27,9 @@ static const keel_param_info params[PARAMS] = {
 };
 
 enum { GREAT_RECORDS = 3, JUMP_RECORDS = 4 };
-#define JUMP_SHARE 0.5 // of the rise, within JUMP_RECORDS
-#define OUTLIER    6.0
+#define SURE_SIGMAS 8.0
+#define JUMP_SHARE  0.5 // of the rise, within JUMP_RECORDS
+#define OUTLIER     6.0
 
 typedef struct state {
     int32_t loss;
@@ -62,7 +63,8 @@ static bool is_alarm(const state *s, const double *p, double value, const keel_s
     if (rise < fmax(fmin(p[P_RISE_NATS], 0.2 * level), p[P_RISE] * level)) return false;
     if (score->expected > 0 && log(value / score->expected) * score->expected < p[P_LOG_Z] * score->sigma) return false;
     if (value - least_of_last(s) < JUMP_SHARE * rise) return false;
-    return rise >= p[P_SURE] * level || keel_tail_rate(&s->tail, score->z) <= p[P_TAIL];
+    bool sure = rise >= p[P_SURE] * level && level >= SURE_SIGMAS * score->sigma; // near zero a share says nothing
+    return sure || keel_tail_rate(&s->tail, score->z) <= p[P_TAIL];
 }
 
 static void report(const state *s, const double *p, keel_findings *findings) {
