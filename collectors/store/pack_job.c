@@ -12,7 +12,7 @@
 #include "collectors/store/segment_head.h"
 #include "collectors/store/store_files.h"
 
-enum { METADATA_BYTES = 256 << 10, MOST_SETS = 2 * KEEL_OP_COUNT + 3 };
+enum { METADATA_BYTES = 256 << 10, OP_PATHS = 2 * KEEL_OP_COUNT, MOST_SETS = OP_PATHS + 3 };
 
 typedef struct column_set { // a dataset that grows, in both files
     keel_growing what;
@@ -68,6 +68,7 @@ static keel_status open_set(keel_pack_job *job, const char *path, const char *do
     if (status) return status;
     // Rows that /steps does not vouch for stay behind.
     if (strcmp(path, KEEL_PATH_INCIDENTS) != 0 && set->rows > job->sets[0].rows) set->rows = job->sets[0].rows;
+    set->what.plain = strcmp(path, KEEL_PATH_STEPS) == 0 || strcmp(path, KEEL_PATH_SCALARS) == 0;
     hsize_t chunk[3];
     keel_growing_chunk(&set->what, true, chunk);
     set->chunk_rows = chunk[0];
@@ -81,6 +82,13 @@ static keel_status open_set(keel_pack_job *job, const char *path, const char *do
     return keel_growing_create(job->target, job->packed_path, &set->what, true, set->rows, &set->to);
 }
 
+// The path of /stats and /micro of every op, by turns, and the op.
+static const keel_op_info *op_path(unsigned i, char path[KEEL_DATASET_PATH_BYTES]) {
+    const keel_op_info *op = keel_op_get((keel_op)(i / 2));
+    snprintf(path, KEEL_DATASET_PATH_BYTES, "%s/%s", i % 2 ? KEEL_GROUP_MICRO : KEEL_GROUP_STATS, op->name);
+    return op;
+}
+
 static keel_status open_sets(keel_pack_job *job) {
     // Their length is that of all others, and their values are looked at on the way.
     keel_status status = open_set(job, KEEL_PATH_STEPS, NULL);
@@ -89,10 +97,9 @@ static keel_status open_sets(keel_pack_job *job) {
     if (!status && H5Lexists(job->source, KEEL_PATH_SCALARS, H5P_DEFAULT) > 0)
         status = open_set(job, KEEL_PATH_SCALARS, NULL);
     if (!status) status = open_set(job, KEEL_PATH_INCIDENTS, NULL);
-    for (unsigned i = 0; !status && i < 2 * KEEL_OP_COUNT; i++) {
-        const keel_op_info *op = keel_op_get((keel_op)(i / 2));
+    for (unsigned i = 0; !status && i < OP_PATHS; i++) {
         char path[KEEL_DATASET_PATH_BYTES];
-        snprintf(path, sizeof path, "%s/%s", i % 2 ? KEEL_GROUP_MICRO : KEEL_GROUP_STATS, op->name);
+        const keel_op_info *op = op_path(i, path);
         if (H5Lexists(job->source, path, H5P_DEFAULT) > 0) status = open_set(job, path, op->doc);
     }
     return status;
@@ -136,7 +143,18 @@ static keel_status copy_tables(keel_pack_job *job) {
     return keel_schema_make_groups(job->target, job->packed_path);
 }
 
-static keel_status open_source(keel_pack_job *job, hid_t access, uint64_t *bytes, bool *packed) {
+// True where packing gains something: a run of scalars alone is read faster as it is.
+static bool worth_packing(const keel_pack_job *job) {
+    if (H5Aexists(job->source, KEEL_ATTRIBUTE_RISING) > 0) return false; // done
+    char path[KEEL_DATASET_PATH_BYTES];
+    for (unsigned i = 0; i < OP_PATHS; i++) {
+        op_path(i, path);
+        if (H5Lexists(job->source, path, H5P_DEFAULT) > 0) return true;
+    }
+    return false;
+}
+
+static keel_status open_source(keel_pack_job *job, hid_t access, uint64_t *bytes, bool *wanted) {
     keel_segment_head head;
     const keel_status status = keel_segment_head_read(job->path, &head);
     if (status) return status;
@@ -144,7 +162,7 @@ static keel_status open_source(keel_pack_job *job, hid_t access, uint64_t *bytes
     job->source = H5Fopen(job->path, H5F_ACC_RDONLY | (head.open ? H5F_ACC_SWMR_READ : 0), access);
     if (job->source < 0) return keel_h5_fail(KEEL_ERR_FORMAT, job->path, "cannot open it");
     *bytes = head.bytes;
-    *packed = H5Aexists(job->source, KEEL_ATTRIBUTE_RISING) > 0;
+    *wanted = worth_packing(job);
     return KEEL_OK;
 }
 
@@ -163,14 +181,14 @@ static keel_status create_target(keel_pack_job *job, hid_t access, uint64_t sour
     return status;
 }
 
-static keel_status open_files(keel_pack_job *job, bool *packed) {
+static keel_status open_files(keel_pack_job *job, bool *wanted) {
     if (!job->path || !job->packed_path) return keel_fail(KEEL_ERR_MEMORY, "no memory to pack a segment");
     hid_t access;
     keel_status status = keel_h5_access_list(&access);
     if (status) return status;
     uint64_t bytes = 0;
-    status = open_source(job, access, &bytes, packed);
-    if (!status && !*packed) status = create_target(job, access, bytes);
+    status = open_source(job, access, &bytes, wanted);
+    if (!status && *wanted) status = create_target(job, access, bytes);
     H5Pclose(access);
     return status;
 }
@@ -199,9 +217,9 @@ keel_status keel_pack_job_open(const char *directory, uint32_t number, size_t pi
     job->rising = true;
     job->path = keel_segment_path(directory, number, "");
     job->packed_path = keel_segment_path(directory, number, KEEL_SEGMENT_PACKED);
-    bool packed = false;
-    const keel_status status = open_files(job, &packed);
-    if (status || packed) {
+    bool wanted = false;
+    const keel_status status = open_files(job, &wanted);
+    if (status || !wanted) {
         keel_pack_job_close(job);
         job = NULL;
     }
@@ -248,6 +266,7 @@ static keel_status read_piece(const keel_pack_job *job, const place *at, keel_pa
     piece->element_bytes = set->what.element_bytes;
     piece->chunk_rows = set->chunk_rows;
     piece->chunk_columns = set->chunk_columns;
+    piece->as_is = set->what.plain;
     hsize_t start[3] = {at->row}, count[3] = {piece->rows, piece->micros};
     if (rank > 1) {
         start[rank - 1] = at->column;

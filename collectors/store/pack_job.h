@@ -12,7 +12,8 @@
 
 typedef struct keel_pack_job keel_pack_job;
 
-// Opens segment NUMBER and begins "keel-NUMBER.h5.packed" with its tables. *JOB is NULL if it is packed already.
+// Opens segment NUMBER and begins "keel-NUMBER.h5.packed" with its tables. *JOB is NULL if it is packed already, or
+// holds nothing but scalars.
 // PIECE_BYTES: what a piece can hold.
 keel_status keel_pack_job_open(const char *directory, uint32_t number, size_t piece_bytes, keel_pack_job **job);
 // Describes and reads the next piece; *MORE is false at the end.

@@ -15,7 +15,7 @@
 
 #include "collectors/helper_thread.h"
 
-enum { DEFLATE_LEVEL = 4, LOWEST_PRIORITY = 19 };
+enum { LOWEST_PRIORITY = 19 };
 
 struct keel_pack_worker {
     pthread_t thread;
@@ -26,13 +26,25 @@ struct keel_pack_worker {
     uint64_t started, finished, released; // pieces; the caller's
 };
 
-// The chunk at column BEGIN, its bytes sorted by their place in the element: what HDF5's shuffle filter does. Elements
-// that the dataset does not have are 0.
-static void shuffle(const keel_pack_piece *piece, size_t begin, unsigned char *out) {
-    const size_t width = piece->columns - begin < piece->chunk_columns ? piece->columns - begin : piece->chunk_columns;
-    const size_t bytes = piece->element_bytes;
-    const size_t elements = piece->chunk_rows * piece->micros * piece->chunk_columns;
-    if (piece->rows < piece->chunk_rows || width < piece->chunk_columns) memset(out, 0, elements * bytes);
+// Columns of the chunk that begins at column BEGIN.
+static size_t chunk_width(const keel_pack_piece *piece, size_t begin) {
+    return piece->columns - begin < piece->chunk_columns ? piece->columns - begin : piece->chunk_columns;
+}
+
+// The chunk at column BEGIN. Elements that the dataset does not have are 0.
+static void gather(const keel_pack_piece *piece, size_t begin, unsigned char *out, size_t chunk_bytes) {
+    const size_t bytes = piece->element_bytes, width = chunk_width(piece, begin);
+    memset(out, 0, chunk_bytes);
+    for (size_t line = 0; line < piece->rows * piece->micros; line++)
+        memcpy(out + line * piece->chunk_columns * bytes, piece->raw + (line * piece->columns + begin) * bytes,
+               width * bytes);
+}
+
+// The same, its bytes sorted by their place in the element: what HDF5's shuffle filter does.
+static void shuffle(const keel_pack_piece *piece, size_t begin, unsigned char *out, size_t chunk_bytes) {
+    const size_t bytes = piece->element_bytes, width = chunk_width(piece, begin);
+    const size_t elements = chunk_bytes / bytes;
+    if (piece->rows < piece->chunk_rows || width < piece->chunk_columns) memset(out, 0, chunk_bytes);
     for (size_t line = 0; line < piece->rows * piece->micros; line++) {
         const unsigned char *from = piece->raw + (line * piece->columns + begin) * bytes;
         unsigned char *to = out + line * piece->chunk_columns;
@@ -41,30 +53,38 @@ static void shuffle(const keel_pack_piece *piece, size_t begin, unsigned char *o
     }
 }
 
+// Makes the chunk at column BEGIN at OUT. *BYTES: its length; *PLAIN: shuffled only. False without memory.
+static bool make_chunk(const keel_pack_piece *piece, size_t begin, unsigned char *shuffled, size_t chunk_bytes,
+                       unsigned char *out, size_t *bytes, bool *plain) {
+    *bytes = chunk_bytes;
+    *plain = false;
+    if (piece->as_is) {
+        gather(piece, begin, out, chunk_bytes);
+        return true;
+    }
+    shuffle(piece, begin, shuffled, chunk_bytes);
+    uLongf packed = chunk_bytes; // no more: what grows is kept as it is
+    const int result = compress2(out, &packed, shuffled, chunk_bytes, KEEL_DEFLATE_LEVEL);
+    *plain = result == Z_BUF_ERROR;
+    if (*plain)
+        memcpy(out, shuffled, chunk_bytes);
+    else
+        *bytes = packed;
+    return *plain || result == Z_OK;
+}
+
 static void compress_piece(keel_pack_piece *piece, unsigned char *shuffled) {
     const size_t chunk_bytes = piece->chunk_rows * piece->micros * piece->chunk_columns * piece->element_bytes;
-    size_t offset = 0;
-    piece->chunk_count = 0;
+    size_t offset = 0, i = 0;
     piece->error = 0;
-    for (size_t begin = 0; begin < piece->columns; begin += piece->chunk_columns) {
-        shuffle(piece, begin, shuffled);
-        unsigned char *out = piece->packed + offset;
-        uLongf bytes = chunk_bytes; // no more: what grows is kept as it is
-        const int result = compress2(out, &bytes, shuffled, chunk_bytes, DEFLATE_LEVEL);
-        const bool plain = result == Z_BUF_ERROR;
-        if (plain) {
-            memcpy(out, shuffled, chunk_bytes);
-            bytes = chunk_bytes;
-        } else if (result != Z_OK) {
-            piece->error = ENOMEM;
-            return;
-        }
-        const size_t i = piece->chunk_count++;
+    for (size_t begin = 0; begin < piece->columns && !piece->error; begin += piece->chunk_columns, i++) {
         piece->offsets[i] = offset;
-        piece->bytes[i] = bytes;
-        piece->plain[i] = plain;
-        offset += bytes;
+        if (!make_chunk(piece, begin, shuffled, chunk_bytes, piece->packed + offset, &piece->bytes[i],
+                        &piece->plain[i]))
+            piece->error = ENOMEM;
+        offset += piece->bytes[i];
     }
+    piece->chunk_count = i;
 }
 
 // On disk before it takes the place of one that may be.

@@ -213,7 +213,6 @@ static bool is_fork(const keel_store_reader *r, const segment *s, uint64_t row) 
 }
 
 keel_status keel_store_next(keel_store_reader *r, const keel_row **out, keel_store_position *position) {
-    keel_h5_quiet();
     while (r->at + 1 < r->count && r->row >= keel_segment_reader_rows(r->segments[r->at].reader)) {
         leave_block(r);
         r->at++;

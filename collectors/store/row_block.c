@@ -2,6 +2,8 @@
 
 #include <stdlib.h>
 
+#include "collectors/store/h5.h"
+
 // A packed chunk has 256 rows, and a block that cuts it decompresses it again: so many, where they fit. More of them
 // where rows are small.
 enum { MOST_BYTES = 160 << 20, MOST_ROWS = 4096 };
@@ -83,6 +85,7 @@ void keel_row_block_close(keel_row_block *block) {
 }
 
 static keel_status load(keel_row_block *block, uint64_t first) {
+    keel_h5_quiet();
     const uint64_t left = keel_segment_reader_rows(block->segment) - first;
     const size_t count = left < block->capacity ? left : block->capacity;
     block->count = 0; // nothing, should it fail

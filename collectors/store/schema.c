@@ -5,10 +5,11 @@
 #include <string.h>
 
 #include "collectors/store/h5.h"
+#include "collectors/store/pack_worker.h"
 
 enum { LIVE_CHUNK_BYTES = 256 << 10, LIVE_COLUMNS = 512, LIVE_ROWS = 1024 };
 enum { PACKED_CHUNK_BYTES = 32 << 10, PACKED_COLUMNS = 16, PACKED_ROWS = 4096 };
-enum { INCIDENT_ROWS = 32, TABLE_ROWS = 1024, DEFLATE_LEVEL = 4 };
+enum { INCIDENT_ROWS = 32, TABLE_ROWS = 1024 };
 
 // ---- record types ----
 
@@ -326,6 +327,7 @@ static hsize_t chunk_rows(hsize_t row_bytes, hsize_t bytes, hsize_t most) {
 }
 
 void keel_growing_chunk(const keel_growing *growing, bool packed, hsize_t chunk[3]) {
+    packed = packed && !growing->plain;
     const hsize_t micros = keel_growing_micros(growing), all = keel_growing_columns(growing);
     const hsize_t columns = packed ? (all < PACKED_COLUMNS ? all : PACKED_COLUMNS) : chunk_columns(all, LIVE_COLUMNS);
     const hsize_t row_bytes = micros * columns * growing->element_bytes;
@@ -343,7 +345,7 @@ static hid_t creation_list(const hsize_t *chunk, int rank, bool compressed) {
     // Every value that /steps vouches for was written: filling chunks first would only write them twice.
     if (H5Pset_obj_track_times(list, false) >= 0 && H5Pset_chunk(list, rank, chunk) >= 0 &&
         H5Pset_fill_time(list, H5D_FILL_TIME_NEVER) >= 0 &&
-        (!compressed || (H5Pset_shuffle(list) >= 0 && H5Pset_deflate(list, DEFLATE_LEVEL) >= 0)))
+        (!compressed || (H5Pset_shuffle(list) >= 0 && H5Pset_deflate(list, KEEL_DEFLATE_LEVEL) >= 0)))
         return list;
     H5Pclose(list);
     return -1;
@@ -354,7 +356,7 @@ keel_status keel_growing_create(hid_t file, const char *file_path, const keel_gr
     hsize_t dims[3] = {rows, growing->tail[0], growing->tail[1]};
     hsize_t most[3] = {H5S_UNLIMITED, growing->tail[0], growing->tail[1]}, chunk[3];
     keel_growing_chunk(growing, packed, chunk);
-    const hid_t list = creation_list(chunk, growing->rank, packed);
+    const hid_t list = creation_list(chunk, growing->rank, packed && !growing->plain);
     const hid_t space = H5Screate_simple(growing->rank, dims, most);
     const hid_t dataset = list < 0 || space < 0
                               ? -1
