@@ -11,8 +11,9 @@
 #include "train/tensor/arena.h"
 #include "train/tensor/vector.h"
 
-// Elements of a block: what one touches of weight, gradient, both states, update and direction fits in L2 twice over.
-enum { BLOCK = 4096 };
+// Elements of a block: what one touches of weight, gradient, both states, update and direction, and the next one that
+// is fetched meanwhile, fit in L1.
+enum { BLOCK = 1024 };
 
 enum { EXP_AVG, EXP_AVG_SQ, DIRECTION, UPDATE, WEIGHT, STEP_TAPS }; // in the order of the data flow
 static const keel_quantity quantities[STEP_TAPS] = {
@@ -133,6 +134,8 @@ keel_status keel_optimizer_open(const keel_optimizer_config *config, keel_model 
     if (status == KEEL_OK) status = keel_groups_open(config, o->params, o->param_count, &o->groups);
     if (status == KEEL_OK) status = add_taps(o, taps, dp_rank, dp_size);
     if (status == KEEL_OK) {
+        // Beside the weights, the first piece of the model, and the gradients, the first of another arena.
+        o->arena.pieces = o->arena.first = 1;
         plan(o);
         status = keel_arena_allocate(&o->arena);
     }
@@ -208,18 +211,19 @@ static size_t struck(const keel_optimizer *o, const keel_tap *tap, const block *
 
 // ---- the norm of the gradient ----
 
-// In float64, by lanes and then by halves: the order does not depend on threads.
+// In float64, by lanes and then lane by lane: the order does not depend on threads.
 static double sum_of_squares(const float *x, size_t n) {
-    typedef double vec64 __attribute__((vector_size(8 * KEEL_LANES)));
-    vec64 lanes = {0};
+    enum { WIDE = KEEL_LANES / 2, SUMS = 4 };
+    keel_vec64 lanes[SUMS] = {{0}};
     size_t i = 0;
-    for (; i + KEEL_LANES <= n; i += KEEL_LANES) {
-        vec64 wide = __builtin_convertvector(keel_vec_load(x + i), vec64);
-        lanes += wide * wide;
-    }
-    for (int half = KEEL_LANES / 2; half; half /= 2)
-        for (int k = 0; k < half; k++) lanes[k] += lanes[k + half];
-    double sum = lanes[0];
+    for (; i + SUMS * WIDE <= n; i += SUMS * WIDE)
+        for (size_t k = 0; k < SUMS; k++) {
+            keel_vec64 y = keel_vec64_load(x + i + k * WIDE);
+            lanes[k] += y * y;
+        }
+    const keel_vec64 all = (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
+    double sum = 0;
+    for (size_t k = 0; k < WIDE; k++) sum += all[k];
     for (; i < n; i++) sum += (double)x[i] * (double)x[i];
     return sum;
 }
@@ -291,7 +295,7 @@ static void update_block(float *restrict weight, const float *restrict grad, flo
     for (size_t i = 0; i < n; i++) {
         float g = grad[i] * c.clip;
         float m = c.beta1 * exp_avg[i] + c.rest1 * g;
-        float v = c.beta2 * exp_avg_sq[i] + c.rest2 * g * g;
+        float v = c.beta2 * exp_avg_sq[i] + c.rest2 * (g * g);
         float d = m * c.unbias1 / (sqrtf(v * c.unbias2) + c.eps);
         float before = weight[i];
         float after = before * c.keep - c.lr * d;
@@ -303,7 +307,19 @@ static void update_block(float *restrict weight, const float *restrict grad, flo
     }
 }
 
-static void observe_block(keel_optimizer *o, watch *w, const block *b) {
+// Asks for piece K of STEP_TAPS of the block from OFFSET on, while the one before it is observed.
+static void prefetch_piece(const keel_optimizer *o, const float *grad, size_t offset, size_t k) {
+    enum { LINE = 16, PIECE = (BLOCK + STEP_TAPS - 1) / STEP_TAPS };
+    size_t begin = offset + k * PIECE, end = begin + PIECE < o->numel ? begin + PIECE : o->numel;
+    for (size_t i = begin; i < end; i += LINE) {
+        __builtin_prefetch(o->weights + i);
+        __builtin_prefetch(grad + i);
+        __builtin_prefetch(o->states[0].data + i);
+        __builtin_prefetch(o->states[1].data + i);
+    }
+}
+
+static void observe_block(keel_optimizer *o, watch *w, const float *grad, const block *b) {
     keel_tap *const *taps = o->taps[b->param].step;
     float *data[STEP_TAPS] = {
         [EXP_AVG] = o->states[0].data + b->offset,
@@ -319,6 +335,7 @@ static void observe_block(keel_optimizer *o, watch *w, const block *b) {
             // What is made of it is struck as well.
             for (size_t later = q + 1; later < STEP_TAPS && q >= DIRECTION; later++) data[later][hit] = NAN;
         }
+        if (w->now[q].site) prefetch_piece(o, grad, b->offset + b->n, q);
         keel_block_add(&w->now[q], data[q], b->n);
     }
 }
@@ -334,7 +351,7 @@ static void update_share(keel_optimizer *o, const float *grad, const keel_update
             const block *b = &o->blocks[to];
             update_block(o->weights + b->offset, grad + b->offset, o->states[0].data + b->offset,
                          o->states[1].data + b->offset, w->direction, w->update, b->n, &k);
-            observe_block(o, w, b);
+            observe_block(o, w, grad, b);
         }
         watch_end(o, w, STEP_TAPS, from, to, begin, end);
     }

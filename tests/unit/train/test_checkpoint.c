@@ -8,7 +8,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 
-#include "temp_folder.h"
+#include "tests/unit/train/temp_folder.h"
 #include "train/checkpoint.h"
 #include "train/checkpoint_folder.h"
 #include "train/pretrained.h"

@@ -7,7 +7,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 
-#include "temp_folder.h"
+#include "tests/unit/train/temp_folder.h"
 #include "train/data/shards.h"
 
 typedef struct heard {
