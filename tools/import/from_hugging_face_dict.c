@@ -59,6 +59,7 @@ const keel_importer keel_importer_hugging_face_dict = {
     .doc = "what the Hugging Face Trainer prints: {'loss': ..., 'epoch': ...}",
     .weight = 4,
     .whole = true,
+    .columns = true,
     .state_bytes = sizeof(dict_state),
     .open = open_state,
     .line = read_line,

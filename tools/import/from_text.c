@@ -80,6 +80,7 @@ const keel_importer keel_importer_text = {
     .name = "text",
     .doc = "any text whose lines name a step and a loss: step=10 loss=3.25",
     .weight = 1,
+    .columns = true,
     .state_bytes = sizeof(text_state),
     .open = open_state,
     .line = read_line,

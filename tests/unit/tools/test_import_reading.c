@@ -262,6 +262,11 @@ static void test_columns_that_the_user_names(void **state) {
                        &(keel_import_options){.columns = "step=iter,loss=inner/loss"});
     check_rows(import, 0, (const char *const[]){"5 - loss=3.5", "10 - loss=3.25", NULL});
     keel_import_close(import);
+    import = open_text("t=1 objective=3.5 kl=0.5\nt=2 objective=3.25 kl=0.5\nt=3 objective=3.125 kl=0.25\n",
+                       &(keel_import_options){.columns = "step=t,loss=objective,kl=kl"});
+    check_rows(import, 0,
+               (const char *const[]){"1 - loss=3.5 kl=0.5", "2 - loss=3.25 kl=0.5", "3 - loss=3.125 kl=0.25", NULL});
+    keel_import_close(import);
     snprintf(path, sizeof path, "%s/events.tfevents", KEEL_TEST_DATA);
     options.columns = "loss=train/grad_norm";
     assert_int_equal(keel_import_open(path, &options, &import), KEEL_OK);
