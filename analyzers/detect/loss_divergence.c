@@ -11,7 +11,7 @@
 //
 // Critical: above ln(vocabulary), where that is known; or after 256 records, for a rise by a quarter of the mean loss
 // so far which is
-// - quick: the run was quiet before for ten times as long,
+// - quick: the run was quiet before for twelve times as long,
 // - greater by that factor 2 than any that came back,
 // - no random walk: at least 6 sigma sqrt(n), where n blocks of 64 records passed since the rise began and sigma is the
 // spread of the
@@ -41,7 +41,7 @@ enum {
     WINDOW = 64,
     WARMUP = 128,
     MEMORY = 131072,
-    QUIET_BEFORE = 10,
+    QUIET_BEFORE = 12,
     CHANGES_KNOWN = 16,
     MERGES = WINDOW / KEEL_WINDOW_BLOCK
 };
@@ -63,6 +63,7 @@ typedef struct state {
     double store[KEEL_WINDOW_STORE(WINDOW)];
     uint64_t records;
     double best;       // least median so far
+    double highest;    // greatest median so far
     double drawup;     // greatest rise above it since the last one that came back
     uint64_t low_step; // when the median was last near the best
     uint64_t low_record;
@@ -87,6 +88,7 @@ static void init(void *memory) {
     keel_window_init(&s->changes, WINDOW);
     s->block_median = NAN;
     s->best = INFINITY;
+    s->highest = -INFINITY;
 }
 
 static void start(void *memory, const keel_run_info *info) {
@@ -120,7 +122,9 @@ static double known_wander(const wander *w) {
 }
 
 static double least_rise(const state *s, const double *p) {
-    double level = fabs(s->best), sigma = 1.4826 * s->window.mad;
+    // Of a loss that has been on both sides of zero no share means anything: its range stands for it.
+    double level = s->best < 0 && s->highest > 0 ? s->highest - s->best : fabs(s->best);
+    double sigma = 1.4826 * s->window.mad;
     double rise = fmax(p[P_RISE] * level, fmin(p[P_RISE_NATS], 0.2 * level));
     double doubt = 1 + DOUBT * (s->known.recovered[0] + s->known.recovered[1]);
     return fmax(fmax(doubt * rise, p[P_SIGMA] * sigma), p[P_WANDER] * known_wander(&s->known));
@@ -175,7 +179,7 @@ static void follow_quiet(state *s, const double *p, uint64_t step, double median
         learn(s, s->drawup);
         s->drawup = 0;
     }
-    if (rise < least) return;
+    if (rise < least || rise == 0) return;
     s->active = 1;
     s->key++;
     s->great_record = 0;
@@ -223,6 +227,7 @@ static void update(void *memory, const keel_detector_input *in, keel_findings *f
     if (s->medians % MERGES == 0) end_block(s);
     s->sum_of_medians += fabs(s->window.median);
     s->medians++;
+    s->highest = fmax(s->highest, s->window.median);
     if (s->active)
         follow_divergence(s, in->params, in->row->step.step, s->window.median, findings);
     else
