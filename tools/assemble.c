@@ -17,6 +17,7 @@ struct keel_assembly {
     char *directory;
     keel_probe *probe;
     keel_monitor *monitor;
+    keel_merge merge; // until the monitor takes it over; zeros: none
 };
 
 // What a run directory holds already.
@@ -77,6 +78,7 @@ keel_status keel_assembly_open(const keel_assembly_options *options, keel_assemb
     keel_assembly *assembly = calloc(1, sizeof *assembly);
     if (!assembly) return keel_fail(KEEL_ERR_MEMORY, "no memory for the monitor");
     keel_status status = KEEL_OK;
+    if (options->merge) assembly->merge = *options->merge;
     assembly->config = options->config;
     if (!assembly->config) {
         status = options->monitor_path
@@ -121,6 +123,7 @@ keel_status keel_assembly_open(const keel_assembly_options *options, keel_assemb
                                                        .ep = options->ep ? options->ep : 1},
                                &assembly->monitor)))
         goto fail;
+    assembly->merge = (keel_merge){0};
     if (rank == 0 && (status = add_sinks(assembly, &earlier))) goto fail;
     if ((status = keel_monitor_attach(assembly->monitor, assembly->probe))) goto fail;
     *out = assembly;
@@ -145,6 +148,7 @@ const char *keel_assembly_describe(const keel_assembly *assembly) {
 keel_status keel_assembly_close(keel_assembly *assembly) {
     if (!assembly) return KEEL_OK;
     keel_status status = assembly->monitor ? keel_monitor_close(assembly->monitor) : KEEL_OK;
+    if (assembly->merge.close) assembly->merge.close(assembly->merge.context, false);
     keel_probe_close(assembly->probe);
     keel_monitor_config_free(assembly->owned_config);
     free(assembly->directory);

@@ -13,7 +13,7 @@ typedef struct keel_assembly_options {
     const char *monitor_path;          // monitor YAML; NULL: the defaults
     const keel_monitor_config *config; // or a configuration already read; borrowed
     const char *output;                // run directory where the YAML names none; NULL: "runs/keel"
-    const keel_merge *merge;           // NULL: one process
+    const keel_merge *merge;           // NULL: one process. Copied, and taken over, also on failure
     const char *command;               // for the store; NULL: unknown
     const char *config_yaml;           // the program's own settings, for the store; NULL: none
     uint32_t dp, tp, pp, ep;           // mesh; 0 counts as 1
