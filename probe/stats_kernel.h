@@ -114,26 +114,21 @@ static inline keel_limits keel_limits_of(const keel_stats_params *params, uint32
 }
 
 // The checksum is the sum over elements, mod 2^64, of a hash of the element's bits, so that order and cut do not
-// matter. The hash multiplies the bits by an odd constant and then the two halves of the product by each other: one
-// step of a low bit moves the low half by the constant, so that close values do not have close hashes and steps in
-// opposite directions do not cancel. Only 32-bit products, which vector units have. 16-bit elements are hashed as
-// 32-bit ones with zeros above.
-#define KEEL_HASH_XOR   UINT32_C(0xffb5e3a7) // no element but a NaN of odd payload becomes 0
-#define KEEL_HASH_MUL   UINT32_C(0x9e3779b1)
-#define KEEL_HASH_MUL_2 UINT32_C(0x85ebca77)
-
-static inline uint64_t keel_hash_fold(uint64_t product) {
-    return (product & UINT32_MAX) * (product >> 32);
-}
+// matter. Of 32 bits y, a constant mixed in, the hash is y^2: two different y below 2^32 have squares that differ mod
+// 2^64, so that a change of one element always shows; changes y to y + d and z to z - d cancel only if they exchange
+// the two values; any others cancel where d (2 y + d) = e (2 z - e), which random values meet about once in 2^32. A
+// multiplication of 32 bits is what vector units have. 16-bit elements are hashed with zeros above; of a double the
+// square of the upper half is rotated, so that it meets the other's low end.
+#define KEEL_HASH_XOR UINT32_C(0x9e3779b1)
 
 static inline uint64_t keel_hash_32(uint32_t bits) {
-    return keel_hash_fold((uint64_t)(bits ^ KEEL_HASH_XOR) * KEEL_HASH_MUL);
+    const uint64_t y = bits ^ KEEL_HASH_XOR;
+    return y * y;
 }
 
 static inline uint64_t keel_hash_64(uint64_t bits) {
-    const uint64_t low = (uint64_t)((uint32_t)bits ^ KEEL_HASH_XOR) * KEEL_HASH_MUL;
-    const uint64_t high = (bits >> 32) * KEEL_HASH_MUL_2;
-    return keel_hash_fold(low + (high << 32 | high >> 32));
+    const uint64_t high = keel_hash_32((uint32_t)(bits >> 32));
+    return keel_hash_32((uint32_t)bits) + (high << 32 | high >> 32);
 }
 
 // One element in the terms of keel_limits.

@@ -1,0 +1,476 @@
+// Private to the vector kernels: the passes over a block, in terms of the vector types and primitives that the
+// including file defines before it: vfloat of LANES floats, vdouble of half as many, vint, vmask. Lengths are multiples
+// of LANES (doubles: of half).
+#ifndef KEEL_PROBE_STATS_PASSES_H
+#define KEEL_PROBE_STATS_PASSES_H
+
+#include "probe/stats_kernel.h"
+
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+enum {
+    BLOCK_BYTES = 16384, // of floats or doubles
+    BLOCK_FLOATS = BLOCK_BYTES / 4,
+    GROUP = 8, // vectors of floats that are added as floats: eight values to a lane
+};
+
+static size_t block_elements(keel_dtype dtype) {
+    return dtype == KEEL_F64 ? BLOCK_BYTES / 8 : BLOCK_FLOATS;
+}
+
+// The work on a line keeps the CPU from running so far ahead that enough reads of memory are under way. Far ahead into
+// the second cache, where more lines may be awaited, then near ahead into the first. To reach past the end is harmless.
+enum { FAR_AHEAD = 3072, NEAR_AHEAD = 1024 };
+
+// Inlined by force: gcc 12 takes a function that only prefetches for one without effect, and drops the call.
+ALWAYS_INLINE void prefetch(const unsigned char *at) {
+    _mm_prefetch((const char *)((uintptr_t)at + FAR_AHEAD), _MM_HINT_T1);
+    _mm_prefetch((const char *)((uintptr_t)at + NEAR_AHEAD), _MM_HINT_T0);
+}
+
+// ---- what a block gives ----
+
+// What the pass of sums counts besides. The least magnitude of a block tells whether it holds anything to count; where
+// the block before did, counting in the same pass spares a second one. Each step takes only what the one before may
+// lack.
+typedef enum tally {
+    TALLY_NONE,
+    TALLY_SUBNORMAL, // below the normals of fp16, where asked, and of the dtype where that is f16: common among
+                     // ordinary values
+    TALLY_ALL,       // zeros, near zeros and what fp16 flushes as well
+} tally;
+
+// Which pass of sums: known at compile time, so that each combination is a loop of its own.
+typedef struct sum_kind {
+    keel_dtype dtype;
+    tally tally;
+    bool half, checksum;
+} sum_kind;
+
+// Counts of magnitudes below a limit.
+typedef struct small_counts {
+    uint64_t zeros, near_zeros, below_normal, below_flush, below_normal16;
+    uint64_t least; // non-zero magnitude, as bits; above infinity of nothing
+} small_counts;
+
+typedef struct block_sums {
+    double count; // finite values
+    double sum, sum_sq;
+    double min, max;
+    uint64_t least;      // magnitude as bits, zeros included
+    small_counts counts; // what the tally asked for
+    uint64_t checksum;   // where asked
+} block_sums;
+
+static inline uint64_t bits_of(bool wide, double x) {
+    return wide ? keel_bits_f64(x) : keel_bits_f32((float)x);
+}
+
+static inline double value_of(bool wide, uint64_t bits) {
+    return wide ? keel_double_of(bits) : (double)keel_float_of((uint32_t)bits);
+}
+
+// ---- checksum ----
+
+static inline vint square_low(vint x) {
+    return vi_mul32(x, x);
+}
+
+// Of elements of 32 bits, even and odd ones added.
+static inline vint hash_narrow(vint bits) {
+    const vint y = vi_xor(bits, vi_set32(KEEL_HASH_XOR));
+    return vi_add64(square_low(y), square_low(vi_high_halves(y)));
+}
+
+static inline vint hash_wide(vint bits) {
+    const vint y = vi_xor(bits, vi_set32(KEEL_HASH_XOR));
+    return vi_add64(square_low(y), vi_swap_halves(square_low(vi_high_halves(y))));
+}
+
+static uint64_t checksum_of(keel_dtype dtype, const unsigned char *data, size_t n) {
+    vint sum = vi_set64(0);
+    switch (dtype) {
+    case KEEL_F32:
+        for (size_t i = 0; i < n; i += LANES) sum = vi_add64(sum, hash_narrow(vi_load(data + 4 * i)));
+        break;
+    case KEEL_F64:
+        for (size_t i = 0; i < n; i += LANES / 2) sum = vi_add64(sum, hash_wide(vi_load(data + 8 * i)));
+        break;
+    default:
+        for (size_t i = 0; i < n; i += LANES) sum = vi_add64(sum, hash_narrow(widen_bits(data + 2 * i)));
+        break;
+    }
+    return vi_sum64(sum);
+}
+
+// ---- the pass of sums ----
+
+// LANES elements: as float, and as stored.
+typedef struct elements {
+    vfloat value;
+    vint bits;
+} elements;
+
+static inline elements load_elements(keel_dtype dtype, const unsigned char *at) {
+    if (dtype == KEEL_F32) {
+        const vint bits = vi_load(at);
+        return (elements){float_of_bits(bits), bits};
+    }
+    const vint bits = widen_bits(at);
+    return (elements){dtype == KEEL_F16 ? load_f16(at) : bf16_of_bits(bits), bits};
+}
+
+// What the loop over floats keeps in registers; two of a kind where one would wait for itself.
+typedef struct narrow_state {
+    vfloat max[2], min[2], least[2];
+    vdouble sum[2], sum_sq[2];
+    vint hash;
+    vint zeros, near_zeros, below_normal, below_flush, below_normal16, least_less_one;
+} narrow_state;
+
+// Extremes, counts and checksum of a vector, in half K of the state.
+ALWAYS_INLINE void absorb(narrow_state *t, sum_kind kind, const keel_limits *limits, elements x, size_t k) {
+    t->max[k] = vf_max(t->max[k], x.value);
+    t->min[k] = vf_min(t->min[k], x.value);
+    if (kind.checksum) t->hash = vi_add64(t->hash, hash_narrow(x.bits));
+    if (kind.tally != TALLY_ALL) t->least[k] = vf_least(t->least[k], x.value);
+    if (kind.tally == TALLY_NONE) return;
+    const vint magnitude = vi_and(vf_bits(x.value), vi_set32(INT32_MAX));
+    if (kind.dtype == KEEL_F16)
+        t->below_normal = vi_count_below32(t->below_normal, magnitude, vi_set32((uint32_t)limits->normal));
+    if (kind.half)
+        t->below_normal16 = vi_count_below32(t->below_normal16, magnitude, vi_set32((uint32_t)limits->normal16));
+    if (kind.tally == TALLY_SUBNORMAL) return;
+    if (kind.half) t->below_flush = vi_count_below32(t->below_flush, magnitude, vi_set32((uint32_t)limits->flush_end));
+    t->near_zeros = vi_count_below32(t->near_zeros, magnitude, vi_set32((uint32_t)limits->near_zero));
+    t->zeros = vi_count_below32(t->zeros, magnitude, vi_set32(1));
+    t->least_less_one = vi_min32(t->least_less_one, vi_sub32(magnitude, vi_set32(1))); // zeros wrap to the greatest
+}
+
+static inline void add_widened(vdouble sum[2], vfloat x) {
+    sum[0] = vd_add(sum[0], vd_low(x));
+    sum[1] = vd_add(sum[1], vd_high(x));
+}
+
+static inline vfloat add_four(const vfloat *v) {
+    return vf_add(vf_add(v[0], v[1]), vf_add(v[2], v[3]));
+}
+
+static inline vfloat add_four_squares(const vfloat *v) {
+    return vf_fma(v[3], v[3], vf_fma(v[2], v[2], vf_fma(v[1], v[1], vf_mul(v[0], v[0]))));
+}
+
+ALWAYS_INLINE void sum_narrow(sum_kind kind, const keel_limits *limits, const unsigned char *data, size_t n,
+                              block_sums *out) {
+    const size_t bytes = LANES * (kind.dtype == KEEL_F32 ? sizeof(float) : sizeof(uint16_t));
+    const vfloat infinity = vf_set(INFINITY), zero = vf_set(0);
+    narrow_state t = {
+        .max = {vf_set(-INFINITY), vf_set(-INFINITY)}, .min = {infinity, infinity}, .least = {infinity, infinity}};
+    t.sum[0] = t.sum[1] = t.sum_sq[0] = t.sum_sq[1] = vd_set(0);
+    t.hash = t.zeros = t.near_zeros = t.below_normal = t.below_flush = t.below_normal16 = vf_bits(zero);
+    t.least_less_one = vi_set32(UINT32_MAX);
+    const size_t vectors = n / LANES;
+    size_t i = 0;
+    for (; i + GROUP <= vectors; i += GROUP) {
+        vfloat v[GROUP];
+        for (size_t k = 0; k < GROUP; k++) {
+            const unsigned char *at = data + (i + k) * bytes;
+            prefetch(at);
+            const elements x = load_elements(kind.dtype, at);
+            absorb(&t, kind, limits, x, k % 2);
+            v[k] = x.value;
+        }
+        add_widened(t.sum, vf_add(add_four(v), add_four(v + 4)));
+        add_widened(t.sum_sq, vf_add(add_four_squares(v), add_four_squares(v + 4)));
+    }
+    for (; i < vectors; i++) {
+        const elements x = load_elements(kind.dtype, data + i * bytes);
+        absorb(&t, kind, limits, x, 0);
+        add_widened(t.sum, x.value);
+        add_widened(t.sum_sq, vf_mul(x.value, x.value));
+    }
+    out->count = (double)n;
+    out->sum = vd_sum(vd_add(t.sum[0], t.sum[1]));
+    out->sum_sq = vd_sum(vd_add(t.sum_sq[0], t.sum_sq[1]));
+    out->min = vf_min_of(vf_min(t.min[0], t.min[1]));
+    out->max = vf_max_of(vf_max(t.max[0], t.max[1]));
+    out->checksum = kind.checksum ? vi_sum64(t.hash) : 0;
+    if (kind.tally != TALLY_ALL) out->least = keel_bits_f32((float)vf_min_of(vf_least(t.least[0], t.least[1])));
+    if (kind.tally == TALLY_NONE) return;
+    out->counts = (small_counts){
+        .zeros = vi_sum32(t.zeros),
+        .near_zeros = vi_sum32(t.near_zeros),
+        .below_normal = vi_sum32(t.below_normal),
+        .below_flush = vi_sum32(t.below_flush),
+        .below_normal16 = vi_sum32(t.below_normal16),
+        .least = keel_least_nonzero(vi_min_of32(t.least_less_one), UINT32_MAX),
+    };
+    if (kind.tally == TALLY_ALL) out->least = out->counts.zeros > 0 ? 0 : out->counts.least;
+}
+
+ALWAYS_INLINE void sum_wide(bool checksum, const unsigned char *data, size_t n, block_sums *out) {
+    vdouble max[2] = {vd_set(-INFINITY), vd_set(-INFINITY)}, min[2] = {vd_set(INFINITY), vd_set(INFINITY)};
+    vdouble least[2] = {vd_set(INFINITY), vd_set(INFINITY)};
+    vdouble sum[2] = {vd_set(0), vd_set(0)}, sum_sq[2] = {vd_set(0), vd_set(0)};
+    vint hash = vi_set64(0);
+    const size_t vectors = n / (LANES / 2);
+    for (size_t i = 0; i < vectors; i += 2) {
+        for (size_t k = 0; k < 2 && i + k < vectors; k++) {
+            const unsigned char *at = data + (i + k) * sizeof(vdouble);
+            prefetch(at);
+            const vdouble v = vd_load(at);
+            max[k] = vd_max(max[k], v);
+            min[k] = vd_min(min[k], v);
+            least[k] = vd_least(least[k], v);
+            sum[k] = vd_add(sum[k], v);
+            sum_sq[k] = vd_fma(v, v, sum_sq[k]);
+            if (checksum) hash = vi_add64(hash, hash_wide(vd_bits(v)));
+        }
+    }
+    out->count = (double)n;
+    out->sum = vd_sum(vd_add(sum[0], sum[1]));
+    out->sum_sq = vd_sum(vd_add(sum_sq[0], sum_sq[1]));
+    out->min = vd_min_of(vd_min(min[0], min[1]));
+    out->max = vd_max_of(vd_max(max[0], max[1]));
+    out->least = keel_bits_f64(vd_min_of(vd_least(least[0], least[1])));
+    out->checksum = checksum ? vi_sum64(hash) : 0;
+}
+
+// From a choice at run time to constants.
+ALWAYS_INLINE void sum_as(sum_kind kind, bool checksum, const keel_limits *limits, const void *data, size_t n,
+                          block_sums *out) {
+    if (checksum)
+        sum_narrow((sum_kind){kind.dtype, kind.tally, kind.half, true}, limits, data, n, out);
+    else
+        sum_narrow((sum_kind){kind.dtype, kind.tally, kind.half, false}, limits, data, n, out);
+}
+
+ALWAYS_INLINE void sum_dtype(keel_dtype dtype, sum_kind kind, const keel_limits *limits, const void *data, size_t n,
+                             block_sums *out) {
+    const sum_kind none = {dtype, TALLY_NONE, false, false};
+    const sum_kind subnormal = {dtype, TALLY_SUBNORMAL, false, false};
+    const sum_kind subnormal_half = {dtype, TALLY_SUBNORMAL, true, false};
+    const sum_kind all = {dtype, TALLY_ALL, false, false};
+    const sum_kind all_half = {dtype, TALLY_ALL, true, false};
+    if (kind.tally == TALLY_NONE)
+        sum_as(none, kind.checksum, limits, data, n, out);
+    else if (kind.tally == TALLY_SUBNORMAL && kind.half)
+        sum_as(subnormal_half, kind.checksum, limits, data, n, out);
+    else if (kind.tally == TALLY_SUBNORMAL)
+        sum_as(subnormal, kind.checksum, limits, data, n, out);
+    else if (kind.half)
+        sum_as(all_half, kind.checksum, limits, data, n, out);
+    else
+        sum_as(all, kind.checksum, limits, data, n, out);
+}
+
+static void sum_plainly(sum_kind kind, const keel_limits *limits, const void *data, size_t n, block_sums *out) {
+    switch (kind.dtype) {
+    case KEEL_F64:
+        if (kind.checksum)
+            sum_wide(true, data, n, out);
+        else
+            sum_wide(false, data, n, out);
+        break;
+    case KEEL_F16:
+        sum_dtype(KEEL_F16, kind, limits, data, n, out);
+        break;
+    case KEEL_BF16:
+        sum_dtype(KEEL_BF16, kind, limits, data, n, out);
+        break;
+    default:
+        sum_dtype(KEEL_F32, kind, limits, data, n, out);
+        break;
+    }
+}
+
+// ---- passes over floats or doubles (WIDE) ----
+
+static inline vdouble load_doubles(bool wide, const unsigned char *values, size_t i) {
+    return wide ? vd_load(values + 8 * i) : vd_load_floats(values + 4 * i);
+}
+
+// Sums of x SCALE - SHIFT and its square, extremes of x itself: of all, or of the finite x where SOME are not.
+ALWAYS_INLINE void sum_about(bool some, bool wide, const unsigned char *values, size_t n, double scale, double shift,
+                             block_sums *out) {
+    const vdouble zero = vd_set(0), highest = vd_set(INFINITY), lowest = vd_set(-INFINITY);
+    vdouble max = lowest, min = highest, least = highest, sum = zero, sum_sq = zero;
+    uint64_t count = 0;
+    for (size_t i = 0; i < n; i += LANES / 2) {
+        const vdouble x = load_doubles(wide, values, i);
+        vdouble d = vd_fms(x, vd_set(scale), vd_set(shift)), x_or_lowest = x, x_or_highest = x;
+        if (some) {
+            const vmask finite = vd_finite(x);
+            count += vmask_count(finite);
+            d = vd_select(finite, d, zero);
+            x_or_lowest = vd_select(finite, x, lowest);
+            x_or_highest = vd_select(finite, x, highest);
+        }
+        max = vd_max(max, x_or_lowest);
+        min = vd_min(min, x_or_highest);
+        least = vd_least(least, x_or_highest);
+        sum = vd_add(sum, d);
+        sum_sq = vd_fma(d, d, sum_sq);
+    }
+    out->count = (double)(some ? count : n);
+    out->sum = vd_sum(sum);
+    out->sum_sq = vd_sum(sum_sq);
+    out->min = vd_min_of(min);
+    out->max = vd_max_of(max);
+    out->least = bits_of(wide, vd_min_of(least));
+}
+
+static void sum_finite(bool wide, const void *values, size_t n, double scale, double shift, block_sums *out) {
+    if (wide)
+        sum_about(false, true, values, n, scale, shift, out);
+    else
+        sum_about(false, false, values, n, scale, shift, out);
+    if (isfinite(out->sum_sq)) return;
+    if (wide)
+        sum_about(true, true, values, n, scale, shift, out);
+    else
+        sum_about(true, false, values, n, scale, shift, out);
+}
+
+static void count_nonfinite(keel_stats *part, bool wide, const unsigned char *values, size_t n) {
+    for (size_t i = 0; i < n; i += LANES / 2) {
+        const vdouble x = load_doubles(wide, values, i);
+        part->nans += vmask_count(vd_unordered(x));
+        part->pos_infs += vmask_count(vd_equal(x, vd_set(INFINITY)));
+        part->neg_infs += vmask_count(vd_equal(x, vd_set(-INFINITY)));
+    }
+}
+
+static inline vint magnitudes(bool wide, const unsigned char *values, size_t i) {
+    return wide ? vi_and(vi_load(values + 8 * i), vi_set64(INT64_MAX))
+                : vi_and(vi_load(values + 4 * i), vi_set32(INT32_MAX));
+}
+
+static inline vint set_limit(bool wide, uint64_t x) {
+    return wide ? vi_set64(x) : vi_set32((uint32_t)x);
+}
+
+static inline vint count_below(bool wide, vint counts, vint magnitude, vint limit) {
+    return wide ? vi_count_below64(counts, magnitude, limit) : vi_count_below32(counts, magnitude, limit);
+}
+
+static inline uint64_t total(bool wide, vint counts) {
+    return wide ? vi_sum64(counts) : vi_sum32(counts);
+}
+
+ALWAYS_INLINE void count_small_as(small_counts *out, bool wide, bool half, const keel_limits *limits,
+                                  const unsigned char *values, size_t n) {
+    const vint one = set_limit(wide, 1), near_zero = set_limit(wide, limits->near_zero);
+    const vint normal = set_limit(wide, limits->normal), flush_end = set_limit(wide, limits->flush_end);
+    const vint normal16 = set_limit(wide, limits->normal16);
+    vint zeros = vi_set64(0), near_zeros = zeros, below_normal = zeros, below_flush = zeros, below_normal16 = zeros;
+    vint least = vi_set64(UINT64_MAX);
+    for (size_t i = 0; i < n; i += wide ? LANES / 2 : LANES) {
+        const vint x = magnitudes(wide, values, i);
+        zeros = count_below(wide, zeros, x, one);
+        near_zeros = count_below(wide, near_zeros, x, near_zero);
+        below_normal = count_below(wide, below_normal, x, normal);
+        if (half) {
+            below_flush = count_below(wide, below_flush, x, flush_end);
+            below_normal16 = count_below(wide, below_normal16, x, normal16);
+        }
+        // Zeros wrap round to the greatest.
+        least = wide ? vi_min64(least, vi_sub64(x, one)) : vi_min32(least, vi_sub32(x, one));
+    }
+    *out = (small_counts){
+        .zeros = total(wide, zeros),
+        .near_zeros = total(wide, near_zeros),
+        .below_normal = total(wide, below_normal),
+        .below_flush = total(wide, below_flush),
+        .below_normal16 = total(wide, below_normal16),
+        .least = wide ? keel_least_nonzero(vi_min_of64(least), UINT64_MAX)
+                      : keel_least_nonzero(vi_min_of32(least), UINT32_MAX),
+    };
+}
+
+static void count_small(small_counts *out, bool wide, bool half, const keel_limits *limits, const void *values,
+                        size_t n) {
+    if (wide)
+        count_small_as(out, true, half, limits, values, n);
+    else if (half)
+        count_small_as(out, false, true, limits, values, n);
+    else
+        count_small_as(out, false, false, limits, values, n);
+}
+
+// Magnitudes from FIRST up to before END.
+static uint64_t count_range(bool wide, uint64_t first, uint64_t end, const unsigned char *values, size_t n) {
+    vint below_first = vi_set64(0), below_end = below_first;
+    for (size_t i = 0; i < n; i += wide ? LANES / 2 : LANES) {
+        const vint x = magnitudes(wide, values, i);
+        below_first = count_below(wide, below_first, x, set_limit(wide, first));
+        below_end = count_below(wide, below_end, x, set_limit(wide, end));
+    }
+    return total(wide, below_end) - total(wide, below_first);
+}
+
+static void count_inexact(keel_stats *part, const unsigned char *floats, size_t n) {
+    const vint finite_end = vi_set32(KEEL_F32_INF);
+    vint bf16 = vi_set64(0), tf32 = bf16, fp16 = bf16;
+    for (size_t i = 0; i < n; i += LANES) {
+        const vint bits = vi_load(floats + 4 * i);
+        const vint lost = vi_xor(bits, vf_bits(vf_through_half(float_of_bits(bits))));
+        bf16 = vi_count_shared32(bf16, bits, bits, vi_set32(0xffff), finite_end);
+        tf32 = vi_count_shared32(tf32, bits, bits, vi_set32(0x1fff), finite_end);
+        fp16 = vi_count_shared32(fp16, bits, lost, vi_set32(UINT32_MAX), finite_end);
+    }
+    part->not_bf16 += vi_sum32(bf16);
+    part->not_tf32 += vi_sum32(tf32);
+    part->not_fp16 += vi_sum32(fp16);
+}
+
+static void widen(keel_dtype dtype, const unsigned char *data, size_t n, float *out) {
+    for (size_t i = 0; i < n; i += LANES) vf_store(out + i, load_elements(dtype, data + 2 * i).value);
+}
+
+// What the passes after the first one read: the block itself, or a copy of 16-bit elements as float.
+static const void *as_floats(keel_dtype dtype, const void *data, size_t n, float *widened) {
+    if (dtype == KEEL_F32 || dtype == KEEL_F64) return data;
+    widen(dtype, data, n, widened);
+    return widened;
+}
+
+// ---- flags alone ----
+
+ALWAYS_INLINE vint most_of(bool lanes16, vint most, const unsigned char *at, vint mask) {
+    const vint x = vi_and(vi_load(at), mask);
+    return lanes16 ? vi_max16(most, x) : vi_max32(most, x);
+}
+
+// The greatest exponents, in lanes of 16 bits or of 32.
+ALWAYS_INLINE vint greatest_exponents(bool lanes16, const unsigned char *data, size_t bytes, vint mask) {
+    vint a = vi_set64(0), b = a;
+    size_t i = 0;
+    for (; i + 2 * sizeof(vint) <= bytes; i += 2 * sizeof(vint)) {
+        a = most_of(lanes16, a, data + i, mask);
+        b = most_of(lanes16, b, data + i + sizeof(vint), mask);
+    }
+    if (i < bytes) a = most_of(lanes16, a, data + i, mask);
+    return lanes16 ? vi_max16(a, b) : vi_max32(a, b);
+}
+
+// True if an exponent is all ones. Of a double the high half alone has one.
+static bool has_nonfinite(keel_dtype dtype, const unsigned char *data, size_t n) {
+    const size_t bytes = n * keel_dtype_size(dtype);
+    bool found = false;
+    if (dtype == KEEL_F16 || dtype == KEEL_BF16) {
+        const uint16_t exponent = dtype == KEEL_F16 ? 0x7c00 : 0x7f80;
+        uint16_t lanes[sizeof(vint) / 2];
+        vi_store(lanes, greatest_exponents(true, data, bytes, vi_set32(exponent * 0x10001u)));
+        for (size_t i = 0; i < sizeof lanes / sizeof *lanes; i++) found |= lanes[i] == exponent;
+    } else {
+        const uint32_t exponent = dtype == KEEL_F64 ? (uint32_t)(KEEL_F64_INF >> 32) : KEEL_F32_INF;
+        const vint mask = dtype == KEEL_F64 ? vi_set64(KEEL_F64_INF) : vi_set32(exponent);
+        uint32_t lanes[sizeof(vint) / 4];
+        vi_store(lanes, greatest_exponents(false, data, bytes, mask));
+        for (size_t i = 0; i < sizeof lanes / sizeof *lanes; i++) found |= lanes[i] == exponent;
+    }
+    return found;
+}
+
+#endif
