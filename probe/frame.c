@@ -80,17 +80,15 @@ static void merge_scalar(keel_scalar_value *into, const keel_scalar_value *from)
 }
 
 void keel_frame_merge(keel_frame *into, const keel_frame *from) {
-    // The layout is reached by the accessors, which take what they may change; FROM is only read.
-    keel_frame *source = (keel_frame *)(uintptr_t)from;
     into->step.flags |= from->step.flags;
     if (from->step.seconds > into->step.seconds) into->step.seconds = from->step.seconds;
 
     keel_scalar_value *into_values = keel_frame_scalars(into);
-    const keel_scalar_value *from_values = keel_frame_scalars(source);
+    const keel_scalar_value *from_values = (const keel_scalar_value *)(from + 1);
     for (uint32_t i = 0; i < into->scalar_count; i++) merge_scalar(&into_values[i], &from_values[i]);
 
     keel_stats *into_records = keel_frame_stats(into);
-    const keel_stats *from_records = keel_frame_stats(source);
+    const keel_stats *from_records = (const keel_stats *)(from_values + from->scalar_count);
     const size_t count = record_count(into);
     for (size_t i = 0; i < count; i++) keel_stats_merge(&into_records[i], &from_records[i]);
 }

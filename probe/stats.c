@@ -189,7 +189,7 @@ static const keel_op_info ops[KEEL_OP_COUNT] = {
 #define COUNT_f64      false
 #define COUNT_u64      true
 #define KEEL_OP(op, type, need, text)                                                                                  \
-    [KEEL_OP_##op] = {.name = #op, .doc = text, .is_count = COUNT_##type, .fields = NEED_##need},
+    [KEEL_OP_##op] = {.name = #op, .doc = (text), .is_count = COUNT_##type, .fields = NEED_##need},
 #include "probe/stats_ops.def"
 #undef KEEL_OP
 };

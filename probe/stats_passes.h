@@ -24,8 +24,8 @@ enum { FAR_AHEAD = 3072, NEAR_AHEAD = 1024 };
 
 // Inlined by force: gcc 12 takes a function that only prefetches for one without effect, and drops the call.
 ALWAYS_INLINE void prefetch(const unsigned char *at) {
-    _mm_prefetch((const char *)((uintptr_t)at + FAR_AHEAD), _MM_HINT_T1);
-    _mm_prefetch((const char *)((uintptr_t)at + NEAR_AHEAD), _MM_HINT_T0);
+    _mm_prefetch((const char *)at + FAR_AHEAD, _MM_HINT_T1);
+    _mm_prefetch((const char *)at + NEAR_AHEAD, _MM_HINT_T0);
 }
 
 // ---- what a block gives ----
