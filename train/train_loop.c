@@ -17,7 +17,6 @@ typedef struct outcome {
     double loss_max; // of this rank
     double grad_norm, lr, clip_factor, waited;
     bool skipped;
-    uint32_t flags;
 } outcome;
 
 // ---- faults ----
