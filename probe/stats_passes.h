@@ -409,19 +409,32 @@ static uint64_t count_range(bool wide, uint64_t first, uint64_t end, const unsig
     return total(wide, below_end) - total(wide, below_first);
 }
 
-static void count_inexact(keel_stats *part, const unsigned char *floats, size_t n) {
+// A format that holds the dtype is left out.
+ALWAYS_INLINE void count_inexact_as(keel_stats *part, bool bfloats, bool halves, const unsigned char *floats,
+                                    size_t n) {
     const vint finite_end = vi_set32(KEEL_F32_INF);
     vint bf16 = vi_set64(0), tf32 = bf16, fp16 = bf16;
     for (size_t i = 0; i < n; i += LANES) {
         const vint bits = vi_load(floats + 4 * i);
-        const vint lost = vi_xor(bits, vf_bits(vf_through_half(float_of_bits(bits))));
-        bf16 = vi_count_shared32(bf16, bits, bits, vi_set32(0xffff), finite_end);
-        tf32 = vi_count_shared32(tf32, bits, bits, vi_set32(0x1fff), finite_end);
-        fp16 = vi_count_shared32(fp16, bits, lost, vi_set32(UINT32_MAX), finite_end);
+        if (!bfloats) bf16 = vi_count_shared32(bf16, bits, bits, vi_set32(0xffff), finite_end);
+        if (!bfloats && !halves) tf32 = vi_count_shared32(tf32, bits, bits, vi_set32(0x1fff), finite_end);
+        if (!halves) {
+            const vint lost = vi_xor(bits, vf_bits(vf_through_half(float_of_bits(bits))));
+            fp16 = vi_count_shared32(fp16, bits, lost, vi_set32(UINT32_MAX), finite_end);
+        }
     }
     part->not_bf16 += vi_sum32(bf16);
     part->not_tf32 += vi_sum32(tf32);
     part->not_fp16 += vi_sum32(fp16);
+}
+
+static void count_inexact(keel_stats *part, keel_dtype dtype, const void *floats, size_t n) {
+    if (dtype == KEEL_BF16)
+        count_inexact_as(part, true, false, floats, n);
+    else if (dtype == KEEL_F16)
+        count_inexact_as(part, false, true, floats, n);
+    else
+        count_inexact_as(part, false, false, floats, n);
 }
 
 static void widen(keel_dtype dtype, const unsigned char *data, size_t n, float *out) {
@@ -438,6 +451,7 @@ static const void *as_floats(keel_dtype dtype, const void *data, size_t n, float
 // ---- flags alone ----
 
 ALWAYS_INLINE vint most_of(bool lanes16, vint most, const unsigned char *at, vint mask) {
+    prefetch(at);
     const vint x = vi_and(vi_load(at), mask);
     return lanes16 ? vi_max16(most, x) : vi_max32(most, x);
 }

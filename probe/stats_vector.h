@@ -135,7 +135,7 @@ static void observe_base(keel_stats *part, keel_moments *moments, keel_pass *pas
     if (precision && wide)
         keel_scalar_precision(part, dtype, data, n);
     else if (precision)
-        count_inexact(part, floats, n);
+        count_inexact(part, dtype, floats, n);
 }
 
 static void observe_block(keel_stats *part, keel_moments *moments, keel_pass *pass, const void *data, size_t n) {
