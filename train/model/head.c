@@ -4,12 +4,15 @@
 
 #include "train/tensor/ops.h"
 
-// A chunk is wide enough for the products to run at full speed, and long enough to spread what each reads of the
-// weights.
-enum { CHUNK_ROWS = 256 };
+// Floats of the logits of a chunk: a long chunk spreads what the products read of the weights, and a bounded one keeps
+// the memory of large batches and vocabularies small. The least number of rows keeps the products fast.
+enum { CHUNK_FLOATS = 32 << 20, CHUNK_ROWS_MIN = 64 };
 
 void keel_head_plan(const keel_context *context, keel_arena *arena, keel_head *head) {
-    head->chunk_rows = context->rows < CHUNK_ROWS ? context->rows : CHUNK_ROWS;
+    size_t most = CHUNK_FLOATS / context->vocab;
+    if (most < CHUNK_ROWS_MIN) most = CHUNK_ROWS_MIN;
+    size_t chunks = (context->rows + most - 1) / most;
+    head->chunk_rows = (context->rows + chunks - 1) / chunks;
     head->logits = keel_arena_take(arena, head->chunk_rows * context->vocab);
     head->losses = keel_arena_take(arena, context->rows);
     head->dnormed = keel_arena_take(arena, context->rows * context->hidden);

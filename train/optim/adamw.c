@@ -12,8 +12,8 @@
 #include "train/tensor/vector.h"
 
 // Elements of a block: what one touches of weight, gradient, both states, update and direction, and the next one that
-// is fetched meanwhile, fit in L1.
-enum { BLOCK = 1024 };
+// is fetched meanwhile, fit in L1. LINE: of a cache line.
+enum { BLOCK = 1024, LINE = 16 };
 
 enum { EXP_AVG, EXP_AVG_SQ, DIRECTION, UPDATE, WEIGHT, STEP_TAPS }; // in the order of the data flow
 static const keel_quantity quantities[STEP_TAPS] = {
@@ -287,18 +287,25 @@ static coefficients coefficients_of(const keel_optimizer *o, uint32_t param, con
     };
 }
 
-static void update_block(float *restrict weight, const float *restrict grad, float *restrict exp_avg,
-                         float *restrict exp_avg_sq, float *restrict direction, float *restrict change, size_t n,
-                         const coefficients *k) {
-    const coefficients c = *k;
+typedef struct block_data { // a block's first elements
+    float *weight;
+    const float *grad;
+    float *exp_avg, *exp_avg_sq, *direction, *change;
+} block_data;
+
+KEEL_INLINE void update_elements(const block_data *p, size_t at, size_t n, const coefficients *c) {
+    float *restrict weight = p->weight + at, *restrict exp_avg = p->exp_avg + at;
+    float *restrict exp_avg_sq = p->exp_avg_sq + at, *restrict direction = p->direction + at;
+    float *restrict change = p->change + at;
+    const float *restrict grad = p->grad + at;
 #pragma omp simd
     for (size_t i = 0; i < n; i++) {
-        float g = grad[i] * c.clip;
-        float m = c.beta1 * exp_avg[i] + c.rest1 * g;
-        float v = c.beta2 * exp_avg_sq[i] + c.rest2 * (g * g);
-        float d = m * c.unbias1 / (sqrtf(v * c.unbias2) + c.eps);
+        float g = grad[i] * c->clip;
+        float m = c->beta1 * exp_avg[i] + c->rest1 * g;
+        float v = c->beta2 * exp_avg_sq[i] + c->rest2 * (g * g);
+        float d = m * c->unbias1 / (sqrtf(v * c->unbias2) + c->eps);
         float before = weight[i];
-        float after = before * c.keep - c.lr * d;
+        float after = before * c->keep - c->lr * d;
         exp_avg[i] = m;
         exp_avg_sq[i] = v;
         weight[i] = after;
@@ -307,26 +314,35 @@ static void update_block(float *restrict weight, const float *restrict grad, flo
     }
 }
 
-// Asks for piece K of STEP_TAPS of the block from OFFSET on, while the one before it is observed.
-static void prefetch_piece(const keel_optimizer *o, const float *grad, size_t offset, size_t k) {
-    enum { LINE = 16, PIECE = (BLOCK + STEP_TAPS - 1) / STEP_TAPS };
-    size_t begin = offset + k * PIECE, end = begin + PIECE < o->numel ? begin + PIECE : o->numel;
-    for (size_t i = begin; i < end; i += LINE) {
-        __builtin_prefetch(o->weights + i);
-        __builtin_prefetch(grad + i);
-        __builtin_prefetch(o->states[0].data + i);
-        __builtin_prefetch(o->states[1].data + i);
+// The pass is bound by memory. Weight and gradient of the next block are asked for here, line by line, its states while
+// this one is observed: so the requests never come in a burst that all else waits for. Beyond the end they are
+// harmless.
+static void update_block(const block_data *data, size_t n, const coefficients *k) {
+    const block_data p = *data;
+    const coefficients c = *k;
+    size_t i = 0;
+    for (; i + LINE <= n; i += LINE) {
+        __builtin_prefetch(p.weight + i + BLOCK);
+        __builtin_prefetch(p.grad + i + BLOCK);
+        update_elements(&p, i, LINE, &c);
+    }
+    update_elements(&p, i, n - i, &c);
+}
+
+// Part Q of STEP_TAPS of the states of the next block.
+static void prefetch_states(const block_data *p, size_t q) {
+    enum { PART = (BLOCK + STEP_TAPS - 1) / STEP_TAPS };
+    for (size_t i = BLOCK + q * PART; i < BLOCK + (q + 1) * PART; i += LINE) {
+        __builtin_prefetch(p->exp_avg + i);
+        __builtin_prefetch(p->exp_avg_sq + i);
     }
 }
 
-static void observe_block(keel_optimizer *o, watch *w, const float *grad, const block *b) {
+static void observe_block(keel_optimizer *o, watch *w, const block *b, const block_data *p) {
     keel_tap *const *taps = o->taps[b->param].step;
-    float *data[STEP_TAPS] = {
-        [EXP_AVG] = o->states[0].data + b->offset,
-        [EXP_AVG_SQ] = o->states[1].data + b->offset,
-        [DIRECTION] = w->direction,
-        [UPDATE] = w->update,
-        [WEIGHT] = o->weights + b->offset,
+    float *const data[STEP_TAPS] = {
+        [EXP_AVG] = p->exp_avg, [EXP_AVG_SQ] = p->exp_avg_sq, [DIRECTION] = p->direction,
+        [UPDATE] = p->change,   [WEIGHT] = p->weight,
     };
     for (size_t q = 0; q < STEP_TAPS; q++) {
         size_t hit = struck(o, taps[q], b);
@@ -335,7 +351,7 @@ static void observe_block(keel_optimizer *o, watch *w, const float *grad, const 
             // What is made of it is struck as well.
             for (size_t later = q + 1; later < STEP_TAPS && q >= DIRECTION; later++) data[later][hit] = NAN;
         }
-        if (w->now[q].site) prefetch_piece(o, grad, b->offset + b->n, q);
+        if (w->now[q].site) prefetch_states(p, q);
         keel_block_add(&w->now[q], data[q], b->n);
     }
 }
@@ -349,9 +365,16 @@ static void update_share(keel_optimizer *o, const float *grad, const keel_update
         watch_begin(w, o->taps[param].step, STEP_TAPS);
         for (to = from; to < end && o->blocks[to].param == param; to++) {
             const block *b = &o->blocks[to];
-            update_block(o->weights + b->offset, grad + b->offset, o->states[0].data + b->offset,
-                         o->states[1].data + b->offset, w->direction, w->update, b->n, &k);
-            observe_block(o, w, grad, b);
+            const block_data p = {
+                .weight = o->weights + b->offset,
+                .grad = grad + b->offset,
+                .exp_avg = o->states[0].data + b->offset,
+                .exp_avg_sq = o->states[1].data + b->offset,
+                .direction = w->direction,
+                .change = w->update,
+            };
+            update_block(&p, b->n, &k);
+            observe_block(o, w, b, &p);
         }
         watch_end(o, w, STEP_TAPS, from, to, begin, end);
     }

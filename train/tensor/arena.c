@@ -4,11 +4,17 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { LINE = 64 };
+enum { LINE = 64, PAGE = 4096, STEP = 17 * LINE };
 
 float *keel_arena_take(keel_arena *arena, size_t count) {
+    size_t bytes = (count * sizeof(float) + LINE - 1) / LINE * LINE;
+    // A small piece is in cache anyway.
+    if (bytes > 4 * PAGE) {
+        size_t distance = arena->pieces++ * STEP % PAGE;
+        arena->used += (distance + PAGE - arena->used % PAGE) % PAGE;
+    }
     size_t begin = arena->used;
-    arena->used += (count * sizeof(float) + LINE - 1) / LINE * LINE;
+    arena->used += bytes;
     return arena->base ? (float *)(void *)(arena->base + begin) : NULL;
 }
 
@@ -18,7 +24,7 @@ keel_status keel_arena_allocate(keel_arena *arena) {
     if (memory == MAP_FAILED) return keel_fail(KEEL_ERR_MEMORY, "cannot allocate %zu bytes: %s", size, strerror(errno));
     // Advice only: without huge pages it is slower, not wrong.
     (void)madvise(memory, size, MADV_HUGEPAGE);
-    *arena = (keel_arena){.base = memory, .used = 0, .size = size};
+    *arena = (keel_arena){.base = memory, .pieces = arena->first, .first = arena->first, .size = size};
     return KEEL_OK;
 }
 

@@ -7,8 +7,10 @@
 #include <string.h>
 
 #if defined(__AVX512F__)
+#include <immintrin.h>
 #define KEEL_LANES 16
 #elif defined(__AVX__)
+#include <immintrin.h>
 #define KEEL_LANES 8
 #else
 #define KEEL_LANES 4
@@ -19,6 +21,9 @@
 typedef float keel_vec __attribute__((vector_size(4 * KEEL_LANES)));
 typedef int32_t keel_veci __attribute__((vector_size(4 * KEEL_LANES)));
 typedef float keel_vec_memory __attribute__((vector_size(4 * KEEL_LANES), aligned(4), may_alias));
+
+// Half as many float64.
+typedef double keel_vec64 __attribute__((vector_size(4 * KEEL_LANES)));
 
 // The least multiple of the vector's length that holds N.
 KEEL_INLINE size_t keel_vec_round_up(size_t n) {
@@ -33,6 +38,17 @@ KEEL_INLINE void keel_vec_store(float *p, keel_vec v) {
 }
 KEEL_INLINE keel_vec keel_vec_set(float x) {
     return x - (keel_vec){0};
+}
+
+// KEEL_LANES / 2 elements, widened. (The compiler's own conversion works in pieces of two.)
+KEEL_INLINE keel_vec64 keel_vec64_load(const float *p) {
+#if defined(__AVX512F__)
+    return (keel_vec64)_mm512_cvtps_pd(_mm256_loadu_ps(p));
+#elif defined(__AVX__)
+    return (keel_vec64)_mm256_cvtps_pd(_mm_loadu_ps(p));
+#else
+    return (keel_vec64){(double)p[0], (double)p[1]};
+#endif
 }
 
 // The first N < KEEL_LANES elements; the others are FILL.
