@@ -9,7 +9,8 @@
 #include "analyzers/clipped_text.h"
 #include "analyzers/rules.h"
 
-enum { SLOTS = 32, TROUBLES = 12, SAME_SERIES_REACH = 4, NO_INCIDENT = UINT32_MAX };
+enum { SLOTS = 32, TROUBLES = 12, SAME_SERIES_REACH = 4 };
+#define NO_INCIDENT UINT32_MAX
 
 // An incident that goes on or may be taken up again. Plain memory.
 typedef struct slot {
@@ -395,7 +396,7 @@ keel_status keel_group_keep_discarded(keel_group *g, const keel_group *other) {
         const keel_incident *incident = &other->incidents[i];
         bool known = false;
         for (size_t k = 0; !known && k < g->count; k++)
-            known = memcmp(&g->incidents[k], incident, sizeof *incident) == 0;
+            known = g->incidents[k].id == incident->id && g->incidents[k].revision == incident->revision;
         if (known) continue;
         keel_status status = reserve(g, g->count + 1);
         if (status) return status;

@@ -176,30 +176,43 @@ static keel_status stored_config(keel_offline *o, const keel_run_info *info) {
     return KEEL_OK;
 }
 
-static keel_status finish(keel_offline *o, const char *source, keel_result **out) {
+// An empty result that owns what the reading of SOURCE needs; closed as a whole, also where that fails. NULL: no
+// memory.
+static keel_result *open_result(const char *source, const keel_monitor_config *config) {
     keel_result *result = calloc(1, sizeof *result);
-    char *name = result ? strdup(source) : NULL;
-    if (!name) {
-        free(result);
-        return out_of_memory();
+    if (!result) return NULL;
+    result->source = strdup(source);
+    result->keeper = calloc(1, sizeof *result->keeper);
+    if (!result->source || !result->keeper) {
+        keel_result_free(result);
+        return NULL;
     }
-    *result = (keel_result){.source = name,
-                            .records = keel_analysis_records(o->analysis),
-                            .first_step = keel_analysis_first_step(o->analysis),
-                            .last_step = keel_analysis_last_step(o->analysis),
-                            .trace = o->trace,
-                            .info = o->info,
-                            .analysis = o->analysis,
-                            .keeper = o};
+    result->keeper->config = config;
+    return result;
+}
+
+// Fills RESULT, or closes it where STATUS is a failure.
+static keel_status finish(keel_status status, keel_result *result, keel_result **out) {
+    const keel_offline *o = result->keeper;
+    if (status) {
+        keel_result_free(result);
+        return status;
+    }
+    result->records = keel_analysis_records(o->analysis);
+    result->first_step = keel_analysis_first_step(o->analysis);
+    result->last_step = keel_analysis_last_step(o->analysis);
+    result->trace = o->trace;
+    result->info = o->info;
+    result->analysis = o->analysis;
     result->incidents = keel_analysis_incidents(o->analysis, &result->incident_count);
     *out = result;
     return KEEL_OK;
 }
 
-keel_status keel_offline_store(const char *path, const keel_monitor_config *config, keel_result **result) {
-    keel_offline *o = calloc(1, sizeof *o);
-    if (!o) return out_of_memory();
-    o->config = config;
+keel_status keel_offline_store(const char *path, const keel_monitor_config *config, keel_result **out) {
+    keel_result *result = open_result(path, config);
+    if (!result) return out_of_memory();
+    keel_offline *o = result->keeper;
     keel_status status = keel_store_open(path, &o->reader);
     if (!status && !config) status = stored_config(o, keel_store_info(o->reader, 0));
     for (bool again = true; !status && again;) {
@@ -207,16 +220,14 @@ keel_status keel_offline_store(const char *path, const keel_monitor_config *conf
         status = read_store(o, &again);
     }
     drop_snapshot_states(o);
-    if (!status) status = finish(o, path, result);
-    if (status) close_offline(o);
-    return status;
+    return finish(status, result, out);
 }
 
 keel_status keel_offline_rows(const char *source, const keel_row_source *rows, const keel_monitor_config *config,
-                              keel_result **result) {
-    keel_offline *o = calloc(1, sizeof *o);
-    if (!o) return out_of_memory();
-    o->config = config;
+                              keel_result **out) {
+    keel_result *result = open_result(source, config);
+    if (!result) return out_of_memory();
+    keel_offline *o = result->keeper;
     keel_status status = begin(o);
     if (!status) status = start_segment(o, rows->info);
     while (!status) {
@@ -225,7 +236,5 @@ keel_status keel_offline_rows(const char *source, const keel_row_source *rows, c
         keel_trace_add(o->trace, row);
         status = keel_analysis_row(o->analysis, row);
     }
-    if (!status) status = finish(o, source, result);
-    if (status) close_offline(o);
-    return status;
+    return finish(status, result, out);
 }

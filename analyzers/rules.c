@@ -123,7 +123,7 @@ static int compare_keys(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// New parts for COUNT sites; what OLD_KEYS knew of a site is kept. OLD_PARTS are left to the caller.
+// New parts for COUNT sites; what OLD_PARTS knew of a site is kept. They are left to the caller.
 static keel_status move_parts(const keel_detector *d, const uint64_t *keys, uint32_t count, const keyed_site *old,
                               uint32_t old_count, const unsigned char *old_parts, unsigned char **out) {
     unsigned char *parts = malloc((size_t)count * d->site_bytes + 1);
@@ -131,7 +131,7 @@ static keel_status move_parts(const keel_detector *d, const uint64_t *keys, uint
     for (uint32_t i = 0; i < count; i++) {
         unsigned char *part = parts + (size_t)i * d->site_bytes;
         keyed_site wanted = {.key = keys[i]};
-        const keyed_site *found = old_count ? bsearch(&wanted, old, old_count, sizeof *old, compare_keys) : NULL;
+        const keyed_site *found = old && old_parts ? bsearch(&wanted, old, old_count, sizeof *old, compare_keys) : NULL;
         if (found)
             memcpy(part, old_parts + (size_t)found->site * d->site_bytes, d->site_bytes);
         else

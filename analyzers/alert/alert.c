@@ -54,8 +54,9 @@ static keel_status on_incident(void *context, const keel_incident *incident) {
     keel_status status = keel_incident_json(incident, NULL, &json);
     if (status) return status;
     char text[KEEL_MESSAGE_BYTES + 128] = "";
-    keel_text_append(text, sizeof text, "%s incident %" PRIu32 " (%s): %s", keel_severity_name(incident->severity),
-                     incident->id, incident->rule, incident->message);
+    keel_text_append(text, sizeof text, "%sincident %" PRIu32 " (%s): %s", // the log says warning by itself
+                     incident->severity == KEEL_CRITICAL ? "critical " : "", incident->id, incident->rule,
+                     incident->message);
     send(a, &(keel_alert_message){.incident = incident, .severity = incident->severity, .text = text, .json = json});
     free(json);
     return KEEL_OK;

@@ -206,7 +206,7 @@ static void watch(exec_state *s, child *c, bool give_up) {
     if (ended == 0 && now() < c->deadline && !give_up) return;
     if (ended == 0) {
         kill(-c->pid, SIGKILL);
-        ended = waitpid(c->pid, &how, 0);
+        waitpid(c->pid, &how, 0);
         if (!s->told_late)
             keel_log(KEEL_LOG_WARNING, "alert hook %s took longer than %g seconds and was killed", s->argv[0],
                      s->limit);

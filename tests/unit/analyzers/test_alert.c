@@ -136,7 +136,7 @@ static void the_log_gets_one_line(void **unused) {
     send(&sink, 3, KEEL_WARNING);
     assert_int_equal(heard.lines, 1);
     assert_int_equal(heard.errors, 0);
-    assert_string_equal(heard.last, "warning incident 3 (loss_spike): loss jumped to \"9\" at step 121");
+    assert_string_equal(heard.last, "incident 3 (loss_spike): loss jumped to \"9\" at step 121");
     send(&sink, 3, KEEL_CRITICAL);
     assert_int_equal(heard.errors, 1);
     sink.close(sink.context);
