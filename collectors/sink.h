@@ -1,4 +1,5 @@
-// Where rows go: store, export, online analysis. Sinks run on the writer thread of rank 0, one after another, never on the training thread.
+// Where rows go: store, export, online analysis. Sinks run on the writer thread of rank 0, one after another, never on
+// the training thread.
 #ifndef KEEL_COLLECTORS_SINK_H
 #define KEEL_COLLECTORS_SINK_H
 
@@ -9,7 +10,8 @@
 typedef struct keel_sink {
     void *context;
     const char *name;
-    // The run's tables are known; INFO lives until close. A sink that cannot start fails here and the run goes on without it, said aloud.
+    // The run's tables are known; INFO lives until close. A sink that cannot start fails here and the run goes on
+    // without it, said aloud.
     keel_status (*start)(void *context, const keel_run_info *info);
     // One step. A failure is logged once by the monitor, and the sink is asked again at the next step.
     keel_status (*row)(void *context, const keel_row *row);
