@@ -88,7 +88,7 @@ KEEL_API void keel_block_end(keel_block *block);
 // all ranks.
 KEEL_API void keel_probe_set_paused(keel_probe *probe, bool paused);
 
-// The scale of the half group at this site from now on (the loss scale, ...); 1 unless set.
+// The scale of the half group at this site from now on (the loss scale, ...), positive and finite; 1 unless set.
 KEEL_API void keel_site_set_scale(keel_site *site, double scale);
 
 KEEL_API void keel_scalar_set(keel_probe *probe, uint32_t id, double value);

@@ -48,7 +48,11 @@ KEEL_API void keel_stats_clear(keel_stats *stats);
 
 // Adds the N elements at DATA to STATS. DATA need not be aligned. N = 0 marks the groups as observed and counts
 // nothing. One pass over memory; uses the best kernel for this CPU. Does not allocate, lock or call the system. Rank
-// fields are left alone.
+// fields are left alone. HALF and PRECISION bring BASE with them, every group brings FLAGS; HALF is not observed where
+// the scale is not positive and finite. Counts, extremes and checksum are exact, the same on every CPU and for every
+// cut of a tensor. The sums are within 1e-6 of the sum of magnitudes (m2: of itself): float and 16-bit values are added
+// eight at a time as floats before they are added as doubles, so that other cuts differ by about 1e-8; doubles within
+// 1e-12.
 KEEL_API void keel_stats_observe(keel_stats *stats, const keel_stats_params *params, keel_dtype dtype, const void *data,
                                  size_t n);
 

@@ -278,6 +278,26 @@ static void test_no_frame(void **state) {
     close_all(probe, &f);
 }
 
+static void test_paused(void **state) {
+    (void)state;
+    fake f = {.plans = {{.fields = KEEL_FIELDS_BASE, .schedule = always}}};
+    keel_probe *probe = open_with(&f, 0);
+    keel_site *site = add(probe, "a");
+    assert_int_equal(keel_probe_start(probe), KEEL_OK);
+    const float x[] = {1};
+    for (uint64_t t = 1; t <= 6; t++) {
+        keel_probe_set_paused(probe, t % 3 == 0);
+        keel_step_begin(probe, t);
+        assert_int_equal(site->active, t % 3 == 0 ? 0 : KEEL_FIELDS_BASE);
+        keel_observe(site, x, 1);
+        const keel_step step = {.step = t};
+        keel_step_end(probe, &step);
+    }
+    assert_int_equal(f.begins, 4);
+    assert_int_equal(f.ends, 4);
+    close_all(probe, &f);
+}
+
 static void test_without_backend(void **state) {
     (void)state;
     keel_probe *probe = NULL;
@@ -446,10 +466,9 @@ static void test_pass_through(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_registration),    cmocka_unit_test(test_scalars),
-        cmocka_unit_test(test_schedule),        cmocka_unit_test(test_no_frame),
-        cmocka_unit_test(test_without_backend), cmocka_unit_test(test_micro_records),
-        cmocka_unit_test(test_blocks),          cmocka_unit_test(test_replicas),
+        cmocka_unit_test(test_registration),  cmocka_unit_test(test_scalars),         cmocka_unit_test(test_schedule),
+        cmocka_unit_test(test_no_frame),      cmocka_unit_test(test_without_backend), cmocka_unit_test(test_paused),
+        cmocka_unit_test(test_micro_records), cmocka_unit_test(test_blocks),          cmocka_unit_test(test_replicas),
         cmocka_unit_test(test_pass_through),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

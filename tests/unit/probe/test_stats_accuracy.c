@@ -61,12 +61,14 @@ static void check_floats(const float *x, size_t n) {
     }
 }
 
-#if defined(__has_feature)
+#if defined(__SANITIZE_ADDRESS__)
+#define SLOW_BUILD 1
+#elif defined(__has_feature)
 #if __has_feature(address_sanitizer)
-#define __SANITIZE_ADDRESS__ 1 // clang's name for it
+#define SLOW_BUILD 1
 #endif
 #endif
-#ifdef __SANITIZE_ADDRESS__
+#ifdef SLOW_BUILD
 enum { MANY = 1 << 20 }; // the same paths in a build that takes minutes for more
 #else
 enum { MANY = 1 << 24 };
