@@ -1,0 +1,183 @@
+// keel report and keel check over logs: several paths, several runs in one, exit codes, one line for an error.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <fcntl.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tools/commands.h"
+
+static char folder[64], healthy[96], spiky[96], sick[96], twice[96], output[96];
+
+static void write_records(FILE *file, int from, int to, int spike, int nan_at) {
+    for (int i = from; i <= to; i++) {
+        double loss = i == spike ? 9 : 3 + 0.01 * sin(i * 12.9898);
+        if (i == nan_at)
+            fprintf(file, "{\"step\": %d, \"loss\": NaN, \"lr\": 0.001}\n", i);
+        else
+            fprintf(file, "{\"step\": %d, \"loss\": %.6f, \"lr\": 0.001}\n", i, loss);
+    }
+}
+
+static FILE *create(char path[96], const char *name) {
+    snprintf(path, 96, "%s/%s", folder, name);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    return file;
+}
+
+static int set_up(void **unused) {
+    (void)unused;
+    strcpy(folder, "/tmp/keel-commands-XXXXXX");
+    if (!mkdtemp(folder)) return -1;
+    FILE *file = create(healthy, "healthy.jsonl");
+    write_records(file, 1, 300, 0, 0);
+    fclose(file);
+    file = create(spiky, "a-spiky.jsonl");
+    write_records(file, 1, 300, 200, 0);
+    fclose(file);
+    file = create(sick, "sick.jsonl");
+    write_records(file, 1, 300, 0, 250);
+    fclose(file);
+    file = create(twice, "twice.jsonl");
+    write_records(file, 1, 300, 150, 0);
+    write_records(file, 1, 400, 0, 0);
+    fclose(file);
+    snprintf(output, sizeof output, "%s/out", folder);
+    return 0;
+}
+
+static int tear_down(void **unused) {
+    (void)unused;
+    const char *const files[] = {healthy, spiky, sick, twice, output};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) unlink(files[i]);
+    return rmdir(folder);
+}
+
+// Runs a command with what it writes to stream FD in the file `output`.
+static int run_to_file(int (*command)(int, char **), int fd, int argc, char **argv) {
+    fflush(NULL);
+    int kept = dup(fd), file = open(output, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    assert_true(kept >= 0 && file >= 0);
+    dup2(file, fd);
+    int code = command(argc, argv);
+    fflush(NULL);
+    dup2(kept, fd);
+    close(kept);
+    close(file);
+    return code;
+}
+
+static char *read_output(void) {
+    static char text[1 << 16];
+    FILE *file = fopen(output, "r");
+    assert_non_null(file);
+    text[fread(text, 1, sizeof text - 1, file)] = 0;
+    fclose(file);
+    return text;
+}
+
+static size_t lines_of(const char *text) {
+    size_t lines = 0;
+    for (; *text; text++) lines += *text == '\n';
+    return lines;
+}
+
+static void check_tells_by_its_exit_code(void **unused) {
+    (void)unused;
+    char *quiet[] = {"check", healthy, NULL}, *bad[] = {"check", healthy, spiky, NULL};
+    char *only_critical[] = {"check", "--fail-on", "critical", spiky, NULL};
+    char *critical[] = {"check", "--fail-on", "critical", sick, NULL};
+    assert_int_equal(run_to_file(keel_cmd_check, STDOUT_FILENO, 2, quiet), 0);
+    assert_int_equal(lines_of(read_output()), 1);
+    assert_int_equal(run_to_file(keel_cmd_check, STDOUT_FILENO, 3, bad), 1);
+    assert_non_null(strstr(read_output(), "step 200: loss jumped to 9 at step 200"));
+    assert_int_equal(run_to_file(keel_cmd_check, STDOUT_FILENO, 4, only_critical), 0);
+    assert_int_equal(run_to_file(keel_cmd_check, STDOUT_FILENO, 4, critical), 1);
+}
+
+static void an_unreadable_path_is_one_line_and_two(void **unused) {
+    (void)unused;
+    char *check[] = {"check", "/nonexistent/run", NULL}, *report[] = {"report", "/nonexistent/run", NULL};
+    assert_int_equal(run_to_file(keel_cmd_check, STDERR_FILENO, 2, check), 2);
+    char *text = read_output();
+    assert_int_equal(lines_of(text), 1);
+    assert_non_null(strstr(text, "keel check: /nonexistent/run: "));
+    assert_int_equal(run_to_file(keel_cmd_report, STDERR_FILENO, 2, report), 2);
+    text = read_output();
+    assert_int_equal(lines_of(text), 1);
+    assert_non_null(strstr(text, "keel report: /nonexistent/run: "));
+}
+
+static void several_paths_are_a_line_each_the_worst_first(void **unused) {
+    (void)unused;
+    char *argv[] = {"report", healthy, spiky, sick, NULL};
+    assert_int_equal(run_to_file(keel_cmd_report, STDOUT_FILENO, 4, argv), 0);
+    char *text = read_output();
+    assert_int_equal(lines_of(text), 3);
+    assert_ptr_equal(strstr(text, "critical"), text);
+    assert_true(strstr(text, "sick.jsonl") < strstr(text, "spiky.jsonl"));
+    assert_true(strstr(text, "spiky.jsonl") < strstr(text, "healthy.jsonl"));
+}
+
+static void several_runs_of_a_log_are_told_apart(void **unused) {
+    (void)unused;
+    char *json[] = {"report", twice, "--format", "json", NULL}, *text[] = {"report", twice, NULL};
+    char *second[] = {"report", twice, "--run", "2", "--format", "json", NULL},
+         *third[] = {"report", twice, "--run", "3", NULL};
+    assert_int_equal(run_to_file(keel_cmd_report, STDOUT_FILENO, 4, json), 0);
+    json_t *report = json_loads(read_output(), 0, NULL);
+    assert_non_null(report);
+    assert_int_equal(json_integer_value(json_object_get(report, "records")), 700);
+    assert_int_equal(json_array_size(json_object_get(report, "runs")), 2);
+    const json_t *incident = json_array_get(json_object_get(report, "incidents"), 0);
+    assert_int_equal(json_integer_value(json_object_get(incident, "run")), 1);
+    json_decref(report);
+    assert_int_equal(run_to_file(keel_cmd_report, STDOUT_FILENO, 2, text), 0);
+    assert_non_null(strstr(read_output(), "run 2 of 2\n"));
+    assert_int_equal(run_to_file(keel_cmd_report, STDOUT_FILENO, 6, second), 0);
+    report = json_loads(read_output(), 0, NULL);
+    assert_int_equal(json_integer_value(json_object_get(report, "records")), 400);
+    assert_int_equal(json_array_size(json_object_get(report, "incidents")), 0);
+    json_decref(report);
+    assert_int_equal(run_to_file(keel_cmd_report, STDERR_FILENO, 4, third), 2);
+    assert_non_null(strstr(read_output(), "no run 3"));
+}
+
+static void several_paths_as_json_are_a_list(void **unused) {
+    (void)unused;
+    char *argv[] = {"report", healthy, sick, "--format", "json", NULL};
+    assert_int_equal(run_to_file(keel_cmd_report, STDOUT_FILENO, 5, argv), 0);
+    json_t *list = json_loads(read_output(), 0, NULL);
+    assert_int_equal(json_array_size(list), 2);
+    assert_string_equal(json_string_value(json_object_get(json_array_get(list, 0), "source")), sick);
+    json_decref(list);
+}
+
+static void html_is_refused_clearly(void **unused) {
+    (void)unused;
+    char *argv[] = {"report", healthy, "--format", "html", NULL};
+    assert_int_equal(run_to_file(keel_cmd_report, STDERR_FILENO, 4, argv), 2);
+    assert_int_equal(lines_of(read_output()), 1);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(check_tells_by_its_exit_code),
+        cmocka_unit_test(an_unreadable_path_is_one_line_and_two),
+        cmocka_unit_test(several_paths_are_a_line_each_the_worst_first),
+        cmocka_unit_test(several_runs_of_a_log_are_told_apart),
+        cmocka_unit_test(several_paths_as_json_are_a_list),
+        cmocka_unit_test(html_is_refused_clearly),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
