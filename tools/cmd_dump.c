@@ -140,72 +140,163 @@ static json_t *json_value(double value) {
     return json_string(isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");
 }
 
-// SITE NULL: a scalar. In JSON the series joins LIST; else HEADER, if any, comes before it.
-static keel_status dump_series(keel_store_reader *reader, const char *name, const char *site, const char *header,
-                               json_t *list) {
+static keel_status no_memory(void) {
+    return keel_fail(KEEL_ERR_MEMORY, "no memory for a series");
+}
+
+static void print_step(uint64_t step, const char *site, double value) {
+    printf("%" PRIu64 ",", step);
+    if (site) printf("%s,", site);
+    print_value(value);
+    putchar('\n');
+}
+
+// A new series of LIST; SITE NULL: a scalar. NULL: no memory.
+static json_t *add_series(json_t *list, const char *name, const char *site) {
+    json_t *series = json_pack("{s:s, s:s?, s:[], s:[]}", "series", name, "site", site, "steps", "values");
+    return json_array_append_new(list, series) ? NULL : series;
+}
+
+static keel_status add_step(json_t *series, uint64_t step, double value) {
+    return json_array_append_new(json_object_get(series, "steps"), json_integer((json_int_t)step)) ||
+                   json_array_append_new(json_object_get(series, "values"), json_value(value))
+               ? no_memory()
+               : KEEL_OK;
+}
+
+static keel_status dump_scalar(const char *name, keel_store_reader *reader, json_t *list) {
     uint64_t *steps;
     double *values;
     size_t count;
-    const keel_status status = keel_store_series(reader, name, site, &steps, &values, &count);
+    keel_status status = keel_store_series(reader, name, NULL, &steps, &values, &count);
     if (status) return status;
-    if (header && !list) printf("%s%s\n", header, site ? "" : name);
-    json_t *step_list = list ? json_array() : NULL, *value_list = list ? json_array() : NULL;
-    for (size_t i = 0; i < count; i++) {
-        if (list) {
-            json_array_append_new(step_list, json_integer((json_int_t)steps[i]));
-            json_array_append_new(value_list, json_value(values[i]));
-            continue;
-        }
-        printf("%" PRIu64 ",", steps[i]);
-        if (site) printf("%s,", site);
-        print_value(values[i]);
-        putchar('\n');
+    json_t *series = list ? add_series(list, name, NULL) : NULL;
+    if (list && !series) status = no_memory();
+    if (!list) printf("step,%s\n", name);
+    for (size_t i = 0; !status && i < count; i++) {
+        if (list)
+            status = add_step(series, steps[i], values[i]);
+        else
+            print_step(steps[i], NULL, values[i]);
     }
-    if (list)
-        json_array_append_new(list, json_pack("{s:s, s:s?, s:o, s:o}", "series", name, "site", site, "steps", step_list,
-                                              "values", value_list));
     free(steps);
     free(values);
-    return KEEL_OK;
+    return status;
 }
 
-// Earlier segments may have sites that the last one lacks; each key once.
-static bool seen_before(const keel_store_reader *reader, uint32_t segment, const keel_site_info *site) {
-    for (uint32_t s = 0; s < segment; s++) {
-        const keel_run_info *info = keel_store_info(reader, s);
-        for (uint32_t i = 0; i < info->site_count; i++)
-            if (info->sites[i].quantity == site->quantity && strcmp(info->sites[i].name, site->name) == 0) return true;
+// ---- an op at many sites: one pass over the rows, whatever their number ----
+
+typedef struct site_key {
+    uint32_t site;
+    json_t *series; // borrowed from the list; NULL in CSV
+    char text[KEEL_INCIDENT_SITE_BYTES];
+} site_key;
+
+typedef struct site_filter {
+    pcre2_code *regex;
+    pcre2_match_data *match;
+    site_key *keys; // of one segment
+    size_t count;
+    json_t *series_of; // by key, over all segments; NULL in CSV
+} site_filter;
+
+static keel_status open_filter(const char *pattern, bool json, site_filter *filter) {
+    int code;
+    PCRE2_SIZE offset;
+    *filter = (site_filter){0};
+    filter->regex = pcre2_compile((PCRE2_SPTR)(pattern ? pattern : ""), PCRE2_ZERO_TERMINATED, 0, &code, &offset, NULL);
+    if (!filter->regex) {
+        PCRE2_UCHAR text[128];
+        pcre2_get_error_message(code, text, sizeof text);
+        return keel_fail(KEEL_ERR_USAGE, "--site '%.100s': %s at offset %zu", pattern, (const char *)text, offset);
     }
-    return false;
+    filter->match = pcre2_match_data_create_from_pattern(filter->regex, NULL);
+    if (json) filter->series_of = json_object();
+    return filter->match && (!json || filter->series_of) ? KEEL_OK : no_memory();
+}
+
+static void close_filter(site_filter *filter) {
+    pcre2_match_data_free(filter->match);
+    pcre2_code_free(filter->regex);
+    free(filter->keys);
+    json_decref(filter->series_of);
+}
+
+// Ids differ between segments; a site that was there before goes on with its series.
+static keel_status find_series(site_filter *filter, const char *op, site_key *key, json_t *list) {
+    key->series = json_object_get(filter->series_of, key->text);
+    if (key->series) return KEEL_OK;
+    key->series = add_series(list, op, key->text);
+    return !key->series || json_object_set(filter->series_of, key->text, key->series) ? no_memory() : KEEL_OK;
+}
+
+static keel_status match_sites(site_filter *filter, const char *op, const keel_run_info *info, json_t *list) {
+    free(filter->keys);
+    filter->count = 0;
+    filter->keys = calloc((size_t)info->site_count + 1, sizeof *filter->keys);
+    keel_status status = filter->keys ? KEEL_OK : no_memory();
+    for (uint32_t i = 0; !status && i < info->site_count; i++) {
+        site_key *key = &filter->keys[filter->count];
+        key->site = i;
+        snprintf(key->text, sizeof key->text, "%s:%s", info->sites[i].name,
+                 keel_quantity_name(info->sites[i].quantity));
+        if (pcre2_match(filter->regex, (PCRE2_SPTR)key->text, strlen(key->text), 0, 0, filter->match, NULL) < 0)
+            continue;
+        filter->count++;
+        if (list) status = find_series(filter, op, key, list);
+    }
+    return status;
+}
+
+static keel_status dump_row(const site_filter *filter, keel_op op, const keel_row *row) {
+    keel_status status = KEEL_OK;
+    for (size_t i = 0; !status && i < filter->count; i++) {
+        const site_key *key = &filter->keys[i];
+        const double value = keel_row_value(row, op, key->site);
+        if (keel_is_not_collected(value)) continue;
+        if (key->series)
+            status = add_step(key->series, row->step.step, value);
+        else
+            print_step(row->step.step, key->text, value);
+    }
+    return status;
+}
+
+static keel_status dump_sites(const dump_arguments *a, keel_store_reader *reader, site_filter *filter, json_t *list) {
+    const keel_op op = keel_op_find(a->op);
+    bool ops[KEEL_OP_COUNT] = {false};
+    ops[op] = true;
+    keel_store_want(reader, ops, false);
+    uint32_t segment = UINT32_MAX;
+    size_t found = 0;
+    keel_status status = KEEL_OK;
+    for (;;) {
+        const keel_row *row;
+        keel_store_position position;
+        if (!status) status = keel_store_next(reader, &row, &position);
+        if (status || !row) break;
+        if (position.segment != segment) {
+            segment = position.segment;
+            status = match_sites(filter, a->op, keel_store_info(reader, segment), list);
+            if (!list && !found && filter->count) puts("step,site,value");
+            found += filter->count;
+        }
+        if (!status && !position.superseded) status = dump_row(filter, op, row);
+    }
+    if (!status && !found && keel_store_rows(reader) > 0)
+        status = keel_fail(KEEL_ERR_NOT_FOUND, "%s: no site matches '%.100s'", a->path, a->sites ? a->sites : "");
+    return status;
 }
 
 static keel_status dump_op(const dump_arguments *a, keel_store_reader *reader, json_t *list) {
-    int code;
-    PCRE2_SIZE offset;
-    pcre2_code *regex =
-        pcre2_compile((PCRE2_SPTR)(a->sites ? a->sites : ""), PCRE2_ZERO_TERMINATED, 0, &code, &offset, NULL);
-    if (!regex) {
-        PCRE2_UCHAR text[128];
-        pcre2_get_error_message(code, text, sizeof text);
-        return keel_fail(KEEL_ERR_USAGE, "--site '%.100s': %s at offset %zu", a->sites, (const char *)text, offset);
-    }
-    pcre2_match_data *match = pcre2_match_data_create_from_pattern(regex, NULL);
-    keel_status status = match ? KEEL_OK : keel_fail(KEEL_ERR_MEMORY, "no memory for a regular expression");
-    size_t found = 0;
-    for (uint32_t s = 0; !status && s < keel_store_segments(reader); s++) {
-        const keel_run_info *info = keel_store_info(reader, s);
-        for (uint32_t i = 0; !status && i < info->site_count; i++) {
-            char key[KEEL_SITE_NAME_BYTES + 32];
-            snprintf(key, sizeof key, "%s:%s", info->sites[i].name, keel_quantity_name(info->sites[i].quantity));
-            if (pcre2_match(regex, (PCRE2_SPTR)key, strlen(key), 0, 0, match, NULL) < 0) continue;
-            if (seen_before(reader, s, &info->sites[i])) continue;
-            status = dump_series(reader, a->op, key, found++ ? NULL : "step,site,value", list);
-        }
-    }
-    pcre2_match_data_free(match);
-    pcre2_code_free(regex);
-    if (!status && !found)
-        status = keel_fail(KEEL_ERR_NOT_FOUND, "%s: no site matches '%.100s'", a->path, a->sites ? a->sites : "");
+    bool stored = false;
+    for (uint32_t s = 0; s < keel_store_segments(reader); s++)
+        stored = stored || keel_store_info(reader, s)->op_stored[keel_op_find(a->op)];
+    if (!stored) return keel_fail(KEEL_ERR_NOT_FOUND, "%s: no site keeps %s", a->path, a->op);
+    site_filter filter;
+    keel_status status = open_filter(a->sites, list != NULL, &filter);
+    if (!status) status = dump_sites(a, reader, &filter, list);
+    close_filter(&filter);
     return status;
 }
 
@@ -242,7 +333,7 @@ static keel_status dump(const dump_arguments *a, keel_store_reader *reader) {
     if (!a->series && !a->op) return print_summary(a->path, reader);
     json_t *list = a->json ? json_array() : NULL;
     if (a->json && !list) return keel_fail(KEEL_ERR_MEMORY, "no memory for the series");
-    keel_status status = a->series ? dump_series(reader, a->series, NULL, "step,", list) : dump_op(a, reader, list);
+    keel_status status = a->series ? dump_scalar(a->series, reader, list) : dump_op(a, reader, list);
     if (!status && list && json_dumpf(list, stdout, JSON_COMPACT | JSON_REAL_PRECISION(17)))
         status = keel_fail(KEEL_ERR_IO, "standard output: cannot be written");
     if (!status && list) putchar('\n');
