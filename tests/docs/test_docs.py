@@ -51,7 +51,8 @@ class Documents(unittest.TestCase):
             with open(os.path.join(cwd, "example.yaml"), "w") as f:
                 f.write(text)
             if text.lstrip().startswith("monitor:"):
-                return run("keel-train", "configs/llama-tiny.yaml", "--monitor", "example.yaml", "--print-structure")
+                return run("keel-train", "configs/demo.yaml", "--monitor", "example.yaml", "--set", "runner_config.steps=3",
+                           "--set", "lr_schedule.warmup_steps=1", "--set", "faults=[]", "--set", f"monitor.output={tempfile.mkdtemp(dir=cwd)}")
             return run("keel-train", "example.yaml", "--print-structure")
         return None
 
