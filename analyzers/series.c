@@ -9,7 +9,7 @@
 
 void keel_window_init(keel_window *window, uint32_t capacity) {
     memset(window, 0, sizeof *window);
-    window->capacity = capacity;
+    window->capacity = window->limit = capacity;
     window->block = capacity / 4 < KEEL_WINDOW_BLOCK ? capacity / 4 : KEEL_WINDOW_BLOCK;
 }
 
@@ -92,10 +92,10 @@ static void measure(keel_window *w, const double *sorted) {
 static void merge(keel_window *w, double *store) {
     double *sorted = store, *ring = store + w->capacity;
     for (uint32_t i = 0; i < w->pending; i++) {
-        if (w->count < w->capacity)
+        if (w->count < w->limit)
             insert(sorted, w->count++, w->fresh[i]);
         else
-            replace(sorted, w->count, ring[w->head], w->fresh[i]);
+            replace(sorted, w->count, ring[(w->head + w->capacity - w->count) % w->capacity], w->fresh[i]);
         ring[w->head] = w->fresh[i];
         if (++w->head == w->capacity) w->head = 0;
     }
@@ -167,6 +167,8 @@ keel_joined keel_series_add(keel_series *s, const keel_series_params *p, double 
         s->outside -= s->outside > 1 ? 2 : 1;
         if (s->outside == 0) s->candidates = 0;
     }
+    double share = p->early_share * (double)s->joined;
+    s->residual.limit = (uint32_t)fmax(KEEL_SERIES_WARMUP, fmin(KEEL_SERIES_WINDOW, share));
     if (s->level.count) keel_window_push(&s->residual, s->residual_store, value - s->level.median);
     keel_window_push(&s->level, s->level_store, value);
     s->joined++;

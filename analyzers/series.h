@@ -29,9 +29,9 @@ typedef struct keel_window {
     uint32_t count;   // values in the sorted part, and in the ring
     uint32_t head;    // where the next value goes in the ring
     uint32_t pending; // of fresh
-    uint32_t reserved;
-    double median; // of the sorted part; 0 while it is empty
-    double mad;    // median of |value - median|
+    uint32_t limit;   // values to hold at most now: capacity unless set lower, and never lowered again
+    double median;    // of the sorted part; 0 while it is empty
+    double mad;       // median of |value - median|
     double fresh[KEEL_WINDOW_BLOCK];
 } keel_window;
 
@@ -50,6 +50,8 @@ typedef struct keel_series_params {
     double floor_relative; // the spread is at least this share of |level|
     double floor_absolute; // and at least this
     double outlier;        // |z| from which a value does not join
+    double early_share;    // of a short history, the latest share that the spread is taken from: below 1 where a run
+                           // begins steeply
 } keel_series_params;
 
 typedef struct keel_series {

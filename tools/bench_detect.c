@@ -85,7 +85,7 @@ static keel_status judge_row(bench *b, uint64_t step) {
 
 // A norm of each site, as a rule on tensors takes it: on the logarithm.
 static void judge_series(bench *b, uint32_t series) {
-    const keel_series_params params = {.floor_absolute = 0.05, .outlier = 6};
+    const keel_series_params params = {.floor_absolute = 0.05, .outlier = 6, .early_share = 1};
     for (uint32_t i = 0; i < series; i++) {
         if (i + AHEAD < series) keel_series_prefetch(&b->series[i + AHEAD]);
         double value = log(1 + 0.03 * noise(b));

@@ -56,7 +56,7 @@ static void update(void *memory, const keel_detector_input *in, keel_findings *f
     if (value < 0) s->negative = 1;
     if (value <= 0 || s->negative) return;
     if (in->row->step.flags & KEEL_STEP_SKIPPED) return;
-    const keel_series_params sp = {.floor_absolute = in->params[P_FLOOR], .outlier = OUTLIER};
+    const keel_series_params sp = {.floor_absolute = in->params[P_FLOOR], .outlier = OUTLIER, .early_share = 1};
     double x = log(value);
     const keel_score score = keel_series_score(&s->series, &sp, x);
     uint64_t step = in->row->step.step;

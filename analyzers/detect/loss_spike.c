@@ -90,7 +90,7 @@ static void update(void *memory, const keel_detector_input *in, keel_findings *f
     state *s = memory;
     double value;
     if (!keel_row_scalar(in->row, s->loss, &value) || !isfinite(value)) return;
-    const keel_series_params sp = {.floor_relative = in->params[P_FLOOR], .outlier = OUTLIER};
+    const keel_series_params sp = {.floor_relative = in->params[P_FLOOR], .outlier = OUTLIER, .early_share = 0.5};
     const keel_score score = keel_series_score(&s->series, &sp, value);
     uint64_t step = in->row->step.step;
     keel_excursion_record record = {.step = step,

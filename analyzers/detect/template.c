@@ -47,7 +47,7 @@ static void update(void *memory, const keel_detector_input *in, keel_findings *f
     if (!keel_row_scalar(in->row, s->tokens, &value) || !isfinite(value)) return;
 
     // Score first, then add: the series itself keeps outliers out of its history.
-    const keel_series_params sp = {.floor_relative = 0.01, .outlier = 6};
+    const keel_series_params sp = {.floor_relative = 0.01, .outlier = 6, .early_share = 1};
     const keel_score score = keel_series_score(&s->series, &sp, value);
     keel_series_add(&s->series, &sp, value, &score);
 

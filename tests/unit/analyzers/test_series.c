@@ -50,7 +50,25 @@ static void window_equals_naive(void **unused) {
     }
 }
 
-static const keel_series_params loss_like = {.floor_relative = 0.002, .outlier = 6};
+// The limit of a window holds until it is raised; then it grows to it.
+static void a_limited_window_holds_the_latest(void **unused) {
+    (void)unused;
+    double store[KEEL_WINDOW_STORE(256)], all[1000], last[256];
+    keel_window window;
+    uint64_t seed = 31;
+    keel_window_init(&window, 256);
+    for (uint32_t n = 0; n < 1000; n++) {
+        window.limit = n < 300 ? 64 : n < 600 ? 100 : 256;
+        all[n] = random_normal(&seed);
+        if (!keel_window_push(&window, store, all[n])) continue;
+        assert_true(window.count <= window.limit);
+        memcpy(last, all + n + 1 - window.count, window.count * sizeof *last);
+        assert_true(window.median == naive_median(last, window.count));
+    }
+    assert_int_equal(window.count, 256);
+}
+
+static const keel_series_params loss_like = {.floor_relative = 0.002, .outlier = 6, .early_share = 1};
 
 static keel_joined feed(keel_series *series, double value, keel_score *score) {
     *score = keel_series_score(series, &loss_like, value);
@@ -156,10 +174,10 @@ static void the_tail_learns(void **unused) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(window_equals_naive), cmocka_unit_test(outliers_never_join),
-        cmocka_unit_test(warm_up_is_silent),   cmocka_unit_test(a_new_level_is_accepted_once),
-        cmocka_unit_test(a_trend_is_followed), cmocka_unit_test(state_is_plain_memory),
-        cmocka_unit_test(the_tail_learns),
+        cmocka_unit_test(window_equals_naive),          cmocka_unit_test(a_limited_window_holds_the_latest),
+        cmocka_unit_test(outliers_never_join),          cmocka_unit_test(warm_up_is_silent),
+        cmocka_unit_test(a_new_level_is_accepted_once), cmocka_unit_test(a_trend_is_followed),
+        cmocka_unit_test(state_is_plain_memory),        cmocka_unit_test(the_tail_learns),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
