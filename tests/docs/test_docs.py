@@ -52,7 +52,7 @@ class Documents(unittest.TestCase):
                 f.write(text)
             if text.lstrip().startswith("monitor:"):
                 return run("keel-train", "configs/demo.yaml", "--monitor", "example.yaml", "--set", "runner_config.steps=3",
-                           "--set", "lr_schedule.warmup_steps=1", "--set", "faults=[]", "--set", f"monitor.output={tempfile.mkdtemp(dir=cwd)}")
+                           "--set", "lr_schedule.warmup_steps=1", "--set", f"monitor.output={tempfile.mkdtemp(dir=cwd)}")
             return run("keel-train", "example.yaml", "--print-structure")
         return None
 
