@@ -52,9 +52,8 @@ keel_finding keel_excursion_finding(const keel_excursion *e) {
 
 void keel_excursion_note_shift(const keel_level_shift *shift, keel_findings *findings) {
     char clause[KEEL_CLAUSE_BYTES];
-    snprintf(clause, sizeof clause,
-             "%s is at a new level of %.4g, accepted at step %" PRIu64 " after %d records (%.4g before)", shift->series,
-             shift->level, shift->step, KEEL_SERIES_ACCEPT, shift->expected);
+    snprintf(clause, sizeof clause, "%s is at a new level of %.4g since step %" PRIu64 " (%.4g before)", shift->series,
+             shift->level, shift->since, shift->expected);
     keel_finding f = {.series = shift->series,
                       .severity = KEEL_INFO,
                       .key = UINT32_MAX - shift->number, // apart from the numbers of excursions
@@ -62,7 +61,7 @@ void keel_excursion_note_shift(const keel_level_shift *shift, keel_findings *fin
                       .at_once = true,
                       .site = -1,
                       .rank = -1,
-                      .first_step = shift->step,
+                      .first_step = shift->since,
                       .peak_step = shift->step,
                       .last_step = shift->step,
                       .value = shift->level,

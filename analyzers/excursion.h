@@ -33,8 +33,8 @@ bool keel_excursion_settle(keel_excursion *excursion);
 // A level that was accepted without an alarm before, such as that of a loss which fell at once: a note.
 typedef struct keel_level_shift {
     const char *series;
-    uint32_t number; // of this shift, from 1
-    uint64_t step;
+    uint32_t number;      // of this shift, from 1
+    uint64_t since, step; // the first step outside, and the one with which it was accepted
     double level, expected, score;
 } keel_level_shift;
 void keel_excursion_note_shift(const keel_level_shift *shift, keel_findings *findings);

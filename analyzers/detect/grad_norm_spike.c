@@ -23,6 +23,7 @@ typedef struct state {
     uint32_t shifts;
     uint32_t negative; // 1: it has been negative once, and is no norm
     uint32_t reserved;
+    uint64_t outside_since; // step; 0: the last value joined
     keel_series series;
     keel_excursion excursion;
 } state;
@@ -68,12 +69,18 @@ static void update(void *memory, const keel_detector_input *in, keel_findings *f
                                           .alarm = score.ready && score.z >= in->params[P_Z] &&
                                                    x - score.expected >= log(in->params[P_RATIO])};
     if (keel_excursion_add(&s->excursion, &record)) report(s, findings);
-    if (keel_series_add(&s->series, &sp, x, &score) != KEEL_LEVEL_CHANGED) return;
+    keel_joined joined = keel_series_add(&s->series, &sp, x, &score);
+    if (joined == KEEL_JOINED)
+        s->outside_since = 0;
+    else if (s->outside_since == 0)
+        s->outside_since = step;
+    if (joined != KEEL_LEVEL_CHANGED) return;
     if (keel_excursion_settle(&s->excursion))
         report(s, findings);
     else
         keel_excursion_note_shift(&(keel_level_shift){.series = "grad_norm",
                                                       .number = ++s->shifts,
+                                                      .since = s->outside_since,
                                                       .step = step,
                                                       .level = exp(s->series.level.median),
                                                       .expected = record.expected,

@@ -33,7 +33,8 @@ enum { GREAT_RECORDS = 3, JUMP_RECORDS = 4 };
 
 typedef struct state {
     int32_t loss;
-    uint32_t shifts; // levels accepted without an alarm, as the key of their note
+    uint32_t shifts;        // levels accepted without an alarm, as the key of their note
+    uint64_t outside_since; // step; 0: the last value joined
     keel_series series;
     keel_tail tail;
     keel_excursion excursion;
@@ -104,12 +105,18 @@ static void update(void *memory, const keel_detector_input *in, keel_findings *f
     s->last[s->records++ % JUMP_RECORDS] = value;
     if (score.ready) keel_tail_add(&s->tail, score.z);
     if (in->row->step.flags & KEEL_STEP_SKIPPED) return;
-    if (keel_series_add(&s->series, &sp, value, &score) != KEEL_LEVEL_CHANGED) return;
+    keel_joined joined = keel_series_add(&s->series, &sp, value, &score);
+    if (joined == KEEL_JOINED)
+        s->outside_since = 0;
+    else if (s->outside_since == 0)
+        s->outside_since = step;
+    if (joined != KEEL_LEVEL_CHANGED) return;
     if (keel_excursion_settle(&s->excursion))
         report(s, in->params, findings);
     else
         keel_excursion_note_shift(&(keel_level_shift){.series = "loss",
                                                       .number = ++s->shifts,
+                                                      .since = s->outside_since,
                                                       .step = step,
                                                       .level = s->series.level.median,
                                                       .expected = score.expected,
