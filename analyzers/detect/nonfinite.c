@@ -11,14 +11,13 @@
 #include "analyzers/clipped_text.h"
 #include "analyzers/detect/detectors.h"
 
-enum { P_REPEAT, P_SKIPPED, PARAMS };
+enum { P_REPEAT, P_IN_A_ROW, PARAMS };
 static const keel_param_info params[PARAMS] = {
     [P_REPEAT] = {"repeat_records", 1024, 16, 1e9, "a return within this many records continues the incident"},
-    [P_SKIPPED] = {"skipped_critical", 3, 1, 1e6,
-                   "steps in a row skipped for a non-finite gradient norm that are critical"},
+    [P_IN_A_ROW] = {"in_a_row_critical", 3, 1, 1e6, "records in a row from which any non-finite value is critical"},
 };
 
-enum { QUIET = 8, KNOWN_EPISODES = 3 };
+enum { QUIET = 8, KNOWN_EPISODES = 3, SEARCH = 64 };
 
 // The scalars that a run lives by. Others (a metric that is undefined for a batch) are worth no more than a note.
 static const char *const vital[] = {"loss", "loss_total", "aux_loss", "z_loss", "grad_norm"};
@@ -37,7 +36,7 @@ typedef struct state {
     uint32_t key;      // of the incident's finding
     uint32_t episodes; // stretches of bad records so far
     uint32_t quiet;
-    uint32_t skipped_in_a_row;
+    uint32_t in_a_row;   // bad records up to this one
     uint32_t sites_seen; // distinct sites in this episode
     uint32_t sampled;    // 1: some site had its flags looked at when it began
     uint32_t evidence_count;
@@ -182,12 +181,18 @@ static void describe(state *s, const keel_detector_input *in) {
 
 // Critical: the loss or a part of it, a forward pass, or parameters that are spoilt for good. A gradient that was
 // caught in time is not.
-static keel_severity judge(state *s, const keel_detector_input *in, uint32_t bad, const bad_sites *sites) {
-    bool skipped = (in->row->step.flags & KEEL_STEP_SKIPPED) != 0;
-    s->skipped_in_a_row = skipped ? s->skipped_in_a_row + 1 : 0;
+static keel_severity judge(const state *s, const keel_detector_input *in, uint32_t bad, const bad_sites *sites) {
     bool spoilt =
         (bad & ~(1u << GRAD_NORM)) || sites->optimizer || (sites->count && sites->first[0].phase == KEEL_PHASE_FORWARD);
-    return spoilt || s->skipped_in_a_row >= (uint32_t)in->params[P_SKIPPED] ? KEEL_CRITICAL : KEEL_WARNING;
+    return spoilt || s->in_a_row >= (uint32_t)in->params[P_IN_A_ROW] ? KEEL_CRITICAL : KEEL_WARNING;
+}
+
+// The search for the loss scale overflows by design, in gradients alone. A log without flags shows it as norms in its
+// first records.
+static bool is_search(const keel_detector_input *in, uint32_t bad, const bad_sites *sites) {
+    if (bad & ~(1u << GRAD_NORM)) return false;
+    if (in->row->step.flags & KEEL_STEP_OVERFLOW) return !(sites->count && sites->first[0].phase == KEEL_PHASE_FORWARD);
+    return in->record < SEARCH && in->info->site_count == 0;
 }
 
 static void begin(state *s, const keel_detector_input *in) {
@@ -263,10 +268,8 @@ static void update(void *memory, const keel_detector_input *in, keel_findings *f
     uint32_t bad = read_scalars(s, in->row);
     bad_sites sites;
     find_bad_sites(in, &sites);
-    // The search for the loss scale overflows by design, in gradients alone.
-    bool search = (in->row->step.flags & KEEL_STEP_OVERFLOW) && !(bad & ~(1u << GRAD_NORM)) &&
-                  !(sites.count && sites.first[0].phase == KEEL_PHASE_FORWARD);
-    if ((!bad && !sites.count) || search) {
+    if ((!bad && !sites.count) || is_search(in, bad, &sites)) {
+        s->in_a_row = 0;
         if (!s->active) return;
         if (++s->quiet < QUIET) return;
         s->active = 0;
@@ -279,6 +282,7 @@ static void update(void *memory, const keel_detector_input *in, keel_findings *f
     s->last_step = in->row->step.step;
     s->last_record = in->record;
     s->bad_records++;
+    s->in_a_row++;
     s->scalar_mask |= bad;
     s->sites_seen += sites.fresh;
     if (sites.count && s->origin.site < 0) {

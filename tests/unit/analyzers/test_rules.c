@@ -351,6 +351,21 @@ static void the_search_for_the_loss_scale_is_quiet(void **unused) {
     end(s);
 }
 
+// A log that prints only norms: in its first records they belong to the search; later one is a warning, and some in a row are lost.
+static void norms_that_are_not_finite(void **unused) {
+    (void)unused;
+    scene *s = begin();
+    for (int i = 0; i < 40; i++) step_with(s, 3, i < 12 ? INFINITY : 0.4);
+    quiet(s, 200, 3, 0.4);
+    assert_int_equal(count_at_least(s->analysis, KEEL_INFO), 0);
+    step_with(s, 3, NAN);
+    quiet(s, 50, 3, 0.4);
+    assert_int_equal(only(s, KEEL_WARNING)->severity, KEEL_WARNING);
+    for (int i = 0; i < 5; i++) step_with(s, 0, NAN);
+    assert_int_equal(only(s, KEEL_WARNING)->severity, KEEL_CRITICAL);
+    end(s);
+}
+
 static void a_collapse_of_the_loss_scale_is_found(void **unused) {
     (void)unused;
     scene *s = begin();
@@ -517,6 +532,7 @@ int main(void) {
         cmocka_unit_test(a_weight_spoilt_the_step_before_is_the_origin),
         cmocka_unit_test(an_unsampled_origin_is_said),
         cmocka_unit_test(the_search_for_the_loss_scale_is_quiet),
+        cmocka_unit_test(norms_that_are_not_finite),
         cmocka_unit_test(a_collapse_of_the_loss_scale_is_found),
         cmocka_unit_test(a_jump_at_an_epoch_is_named_so),
         cmocka_unit_test(the_same_batch_twice_is_found),
