@@ -16,7 +16,7 @@ enum {
     KEEL_STEP_RESUMED = 1u << 2,    // first step after a resume
     KEEL_STEP_EPOCH = 1u << 3,      // first step of an epoch
     KEEL_STEP_EVALUATION = 1u << 4, // evaluation ran after this step
-    KEEL_STEP_CHECKPOINT = 1u << 5, // a checkpoint was written after this step
+    KEEL_STEP_CHECKPOINT = 1u << 5, // a checkpoint is due after this step
     KEEL_STEP_FAULT = 1u << 6,      // a configured fault was injected in this step
     KEEL_STEP_DROPPED = 1u << 7,    // a rank could not record the step: values are missing, not healthy
 };

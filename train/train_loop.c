@@ -21,17 +21,12 @@ typedef struct outcome {
 
 // ---- faults ----
 
-static bool fault_due(const keel_fault_config *fault, keel_fault_kind kind, uint64_t step) {
-    return fault->kind == (int)kind && step >= (uint64_t)fault->step &&
-           step - (uint64_t)fault->step < (uint64_t)fault->steps;
-}
-
 static void spoil_batch(const keel_trainer *trainer, uint64_t step, size_t micro) {
     const keel_train_config *config = trainer->config;
     const size_t count = (size_t)(config->runner.batch_size * (config->model.seq_length + 1));
     for (size_t f = 0; f < config->fault_count; f++) {
         const keel_fault_config *fault = &config->faults[f];
-        if (!fault_due(fault, KEEL_FAULT_GARBAGE_BATCH, step)) continue;
+        if (fault->kind != KEEL_FAULT_GARBAGE_BATCH || !keel_fault_due(fault, step)) continue;
         if (fault->rank >= 0 && fault->rank != trainer->mesh.world.rank) continue;
         const uint64_t key =
             keel_mix(keel_mix((uint64_t)config->runner.seed, step), (uint64_t)trainer->mesh.world.rank << 32 | micro);
@@ -43,8 +38,10 @@ static void spoil_batch(const keel_trainer *trainer, uint64_t step, size_t micro
 static double learning_rate(const keel_trainer *trainer, uint64_t step, uint64_t update) {
     const keel_train_config *config = trainer->config;
     double lr = keel_lr_at(&config->lr, update);
-    for (size_t f = 0; f < config->fault_count; f++)
-        if (fault_due(&config->faults[f], KEEL_FAULT_LEARNING_RATE, step)) lr *= config->faults[f].factor;
+    for (size_t f = 0; f < config->fault_count; f++) {
+        const keel_fault_config *fault = &config->faults[f];
+        if (fault->kind == KEEL_FAULT_LEARNING_RATE && keel_fault_due(fault, step)) lr *= fault->factor;
+    }
     return lr;
 }
 

@@ -25,6 +25,9 @@ train_dataset: {{text: [{dir}/text.txt], shards: {dir}/shards}}
 callback: {{checkpoint: {{save_interval: {save}}}}}
 """
 
+# Steps of some milliseconds: of faster ones a busy machine may drop some on purpose, which is another matter.
+SLOWER = ("--set", "runner_config.batch_size=8", "--set", "model_config.hidden_size=96", "--set", "model_config.seq_length=128")
+
 
 def text(bytes_wanted=200_000):
     """English-like text with structure to learn, made here."""

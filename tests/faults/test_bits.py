@@ -5,7 +5,7 @@ import signal
 import subprocess
 import time
 
-from common import ENV, KEEL, Case, main
+from common import ENV, SLOWER, Case, main
 
 
 class Bits(Case):
@@ -42,7 +42,7 @@ class Bits(Case):
 
     def test_sigterm_ends_in_order(self):
         config = self.config(steps=100000, save=1000)
-        args = self.job(1, config, "--set", f"runner_config.output_dir={self.path('term')}", *self.monitored("term", "monitor.yaml"))
+        args = self.job(1, config, "--set", f"runner_config.output_dir={self.path('term')}", *self.monitored("term", "monitor.yaml"), *SLOWER)
         p = subprocess.Popen(args, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         while p.poll() is None and not os.path.exists(self.path("term", "train.csv")):
             time.sleep(0.05)

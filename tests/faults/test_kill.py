@@ -11,13 +11,11 @@ import time
 
 import h5py
 
-from common import ENV, KEEL, Case, main
+from common import ENV, SLOWER, Case, main
 
 KILLS = int(os.environ.get("KEEL_KILLS", "6"))
 QUEUE_DEPTH = 8  # monitor.queue_depth of the presets
 UNDER_WAY = 2 + QUEUE_DEPTH
-# Steps of some milliseconds: of faster ones a busy machine may drop some on purpose, which is another matter.
-SLOWER = ("--set", "runner_config.batch_size=8", "--set", "model_config.hidden_size=96", "--set", "model_config.seq_length=128")
 
 
 class Kill(Case):

@@ -75,7 +75,7 @@ static bool hits(const keel_fault_config *fault, const keel_site_info *info) {
            keel_quantity_find(fault->quantity) == info->quantity;
 }
 
-static bool due(const keel_fault_config *fault, uint64_t step) {
+bool keel_fault_due(const keel_fault_config *fault, uint64_t step) {
     return step >= (uint64_t)fault->step && step - (uint64_t)fault->step < (uint64_t)fault->steps;
 }
 
@@ -113,7 +113,7 @@ static keel_status fail_unknown(const keel_taps *taps, const keel_fault_config *
 
 static bool same_moment(const keel_fault_config *a, const keel_fault_config *b) {
     bool ranks = a->rank < 0 || b->rank < 0 || a->rank == b->rank;
-    return ranks && (due(a, (uint64_t)b->step) || due(b, (uint64_t)a->step));
+    return ranks && (keel_fault_due(a, (uint64_t)b->step) || keel_fault_due(b, (uint64_t)a->step));
 }
 
 keel_status keel_taps_check(const keel_taps *taps) {
@@ -134,13 +134,13 @@ keel_status keel_taps_check(const keel_taps *taps) {
 
 bool keel_taps_arm(keel_taps *taps, uint64_t step) {
     bool any = false;
-    for (size_t i = 0; i < taps->fault_count; i++) any |= due(&taps->faults[i], step);
+    for (size_t i = 0; i < taps->fault_count; i++) any |= keel_fault_due(&taps->faults[i], step);
     for (size_t t = 0; t < taps->count && taps->fault_count; t++) {
         keel_tap *tap = taps->list[t];
         tap->armed = false;
         for (size_t i = 0; i < taps->fault_count; i++) {
             const keel_fault_config *fault = &taps->faults[i];
-            if (!due(fault, step) || (fault->rank >= 0 && (uint64_t)fault->rank != taps->rank)) continue;
+            if (!keel_fault_due(fault, step) || (fault->rank >= 0 && (uint64_t)fault->rank != taps->rank)) continue;
             if (!hits(fault, keel_site_get_info(tap->site))) continue;
             tap->armed = true;
             tap->index = (size_t)fault->index;
@@ -166,11 +166,24 @@ void keel_tap_piece_active(keel_tap *tap, int thread, float *data, size_t offset
 
 void keel_tap_tile_active(keel_tap *tap, int thread, float *data, size_t offset, size_t stride, size_t rows,
                           size_t cols) {
+    // Rows of a tile are short: they are observed together.
+    enum { PACKED = 2048 };
+    float packed[PACKED];
+    size_t used = 0;
     if (tap->armed && tap->index >= offset) {
         size_t row = (tap->index - offset) / stride, col = (tap->index - offset) % stride;
-        if (row < rows && col < cols) data[row * cols + col] = NAN;
+        if (row < rows && col < cols) data[row * stride + col] = NAN;
     }
-    keel_block_add(&tap->blocks[thread], data, rows * cols);
+    for (size_t r = 0; r < rows && cols <= PACKED; r++) {
+        if (used + cols > PACKED) {
+            keel_block_add(&tap->blocks[thread], packed, used);
+            used = 0;
+        }
+        memcpy(packed + used, data + r * stride, cols * sizeof(float));
+        used += cols;
+    }
+    if (used) keel_block_add(&tap->blocks[thread], packed, used);
+    for (size_t r = 0; r < rows && cols > PACKED; r++) keel_block_add(&tap->blocks[thread], data + r * stride, cols);
 }
 
 void keel_tap_end_active(keel_tap *tap) {

@@ -32,6 +32,8 @@ keel_status keel_taps_add(keel_taps *taps, const keel_site_info *info, keel_tap 
 // After all taps are known: KEEL_ERR_CONFIG naming a fault whose site does not exist, with the nearest name, whose
 // element the tensor does not have, or that meets another one at its site.
 keel_status keel_taps_check(const keel_taps *taps);
+// True while STEP is one of the fault's.
+bool keel_fault_due(const keel_fault_config *fault, uint64_t step);
 // Arms the faults of STEP. True if any fault of any kind (on any rank) is due, so that the step is flagged.
 bool keel_taps_arm(keel_taps *taps, uint64_t step);
 
@@ -53,7 +55,7 @@ void keel_tap_piece_active(keel_tap *tap, int thread, float *data, size_t offset
 static inline void keel_tap_piece(keel_tap *tap, int thread, float *data, size_t offset, size_t n) {
     if (tap && tap->busy) keel_tap_piece_active(tap, thread, data, offset, n);
 }
-// DATA [rows, cols], contiguous: row r is the elements of the tensor from OFFSET + r * STRIDE on.
+// DATA [rows, cols] within rows of STRIDE elements: the tensor itself, DATA being its element OFFSET.
 void keel_tap_tile_active(keel_tap *tap, int thread, float *data, size_t offset, size_t stride, size_t rows,
                           size_t cols);
 static inline void keel_tap_tile(keel_tap *tap, int thread, float *data, size_t offset, size_t stride, size_t rows,
