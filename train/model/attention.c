@@ -10,24 +10,19 @@
 // Rows of queries and columns of keys of a tile: the tile and what it is made from fit in L1 and L2.
 enum { QUERIES = 48, KEYS = 64 };
 
-// One thread's memory.
+// One thread's memory. What the products run over stands here side by side: rows of one head that lie as far apart as
+// those of qkv do would meet in few sets of the first cache.
 typedef struct scratch {
-    float *keys_t;   // [D, Tp] transposed keys
-    float *values_t; // [D, Tp] transposed values; backward only
-    float *keys;     // [T, Dp]; backward only
-    float *values;   // [T, Dp]; forward only
-    float *dkeys;    // [T, Dp]; backward only
-    float *dvalues;  // [T, Dp]; backward only
-    float *q;        // [QUERIES, Dp]
-    float *dout;     // [QUERIES, Dp]; forward: the sums of the output
-    float *dq;       // [QUERIES, Dp]; forward: the output tile [QUERIES, D]
-    float *p;        // [QUERIES, KEYS]
-    float *ds;       // [QUERIES, KEYS]
+    float *keys_t, *values_t; // tiles [D, KEYS] of the transposes, one after another; values_t backward only
+    float *keys, *values;     // [T, Dp]; keys backward only, values forward only
+    float *q, *dout;          // [QUERIES, Dp]; dout backward only
+    float *out;               // [QUERIES, Dp]; forward only
+    float *p, *ds;            // [QUERIES, KEYS]; ds backward only
 } scratch;
 
 typedef struct sizes {
     size_t t, d;
-    size_t tp, dp; // rounded up: columns of tiles are whole vectors
+    size_t tp, dp; // in whole tiles of keys, in whole vectors
 } sizes;
 
 static sizes sizes_of(const keel_context *context) {
@@ -37,16 +32,27 @@ static sizes sizes_of(const keel_context *context) {
 }
 
 static size_t scratch_take(const sizes *s, float *base, scratch *out) {
-    size_t rows = s->t * s->dp, cols = s->d * s->tp, tile = QUERIES * s->dp, square = (size_t)QUERIES * KEYS;
-    const size_t lengths[] = {cols, cols, rows, rows, rows, rows, tile, tile, tile, square, square};
-    float **places[] = {&out->keys_t, &out->values_t, &out->keys, &out->values, &out->dkeys, &out->dvalues,
-                        &out->q,      &out->dout,     &out->dq,   &out->p,      &out->ds};
+    size_t cols = s->d * s->tp, rows = s->t * s->dp, tile = QUERIES * s->dp, square = (size_t)QUERIES * KEYS;
+    const struct {
+        float **place;
+        size_t length;
+    } pieces[] = {
+        {&out->keys_t, cols}, {&out->values_t, cols}, {&out->keys, rows}, {&out->values, rows}, {&out->q, tile},
+        {&out->dout, tile},   {&out->out, tile},      {&out->p, square},  {&out->ds, square},
+    };
     size_t used = 0;
-    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
-        *places[i] = base ? base + used : NULL;
-        used += (lengths[i] + 15) / 16 * 16;
+    for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
+        *pieces[i].place = base ? base + used : NULL;
+        used += (pieces[i].length + 15) / 16 * 16;
     }
     return used;
+}
+
+// Rows of a head, STRIDE apart, as tiles [D, KEYS] of their transpose.
+static void transpose_tiles(const sizes *s, const float *from, size_t stride, float *to) {
+    for (size_t j = 0; j < s->t; j += KEYS)
+        keel_tile_transpose(s->t - j < KEYS ? s->t - j : KEYS, s->d, from + j * stride, stride, to + j * s->d, KEYS,
+                            KEYS);
 }
 
 void keel_attention_plan(const keel_context *context, keel_arena *arena, keel_attention *attention) {
@@ -55,7 +61,7 @@ void keel_attention_plan(const keel_context *context, keel_arena *arena, keel_at
     keel_position_plan(context, arena, &attention->position);
     attention->scratch_size = scratch_take(&s, NULL, &unused);
     attention->scratch = keel_arena_take(arena, (size_t)context->threads * attention->scratch_size);
-    size_t n = context->rows * context->hidden;
+    size_t n = context->rows * context->heads * s.dp;
     attention->dq = keel_arena_take(arena, n);
     attention->dk = keel_arena_take(arena, n);
     attention->dv = keel_arena_take(arena, n);
@@ -92,54 +98,99 @@ static void prepare_qkv(const keel_context *context, const keel_attention *atten
     keel_tap_end(layer->qkv_tap);
 }
 
-// Keys of the tile from J0 on that row I sees, of at most KEYS.
-static size_t visible(size_t i, size_t j0) {
-    size_t n = i + 1 > j0 ? i + 1 - j0 : 0;
-    return n < KEYS ? n : KEYS;
+// A tile: rows [i0, i0 + queries) by keys [j0, j0 + keys), keys being what its last row sees.
+typedef struct tile {
+    size_t i0, queries;
+    size_t j0, keys, width; // width: keys in whole vectors
+} tile;
+
+static bool next_tile(tile *t) {
+    size_t end = t->i0 + t->queries;
+    if (t->j0 >= end) return false;
+    t->keys = end - t->j0 < KEYS ? end - t->j0 : KEYS;
+    t->width = keel_vec_round_up(t->keys);
+    return true;
 }
 
-// One head of one sequence. Q, K, V: rows of stride E.
-static void forward_head(const keel_context *context, const sizes *s, const scratch *w, const float *q, const float *k,
-                         const float *v, const keel_attention_layer *layer, size_t row0, size_t head, float *lse,
-                         int thread) {
+// Keys of the tile that its row R sees.
+static size_t visible(const tile *t, size_t r) {
+    size_t i = t->i0 + r;
+    size_t n = i + 1 > t->j0 ? i + 1 - t->j0 : 0;
+    return n < t->keys ? n : t->keys;
+}
+
+static void clear_rest(float *row, size_t seen, size_t width) {
+    if (seen < width) memset(row + seen, 0, (width - seen) * sizeof(float));
+}
+
+typedef struct running { // of a row, over the tiles so far
+    float greatest;      // score
+    double total;        // of exponentials, relative to it
+} running;
+
+// One row of a tile: scores become exponentials, and what was summed before is scaled to the new greatest score.
+static void softmax_row(float *p, size_t seen, size_t width, float scale, running *row, float *out, size_t dp) {
+    if (seen) {
+        float m = keel_row_max(p, seen) * scale;
+        if (m > row->greatest) {
+            float shrink = expf(row->greatest - m);
+            row->total *= (double)shrink;
+            keel_scale(out, shrink, dp);
+            row->greatest = m;
+        }
+        row->total += keel_row_exp(p, seen, scale, row->greatest);
+    }
+    clear_rest(p, seen, width);
+}
+
+// A head of a sequence.
+typedef struct head_data {
+    size_t row0;            // of the sequence among N
+    size_t head;            // of the queries
+    const float *q, *k, *v; // rows of the sequence, qkv_size apart
+    float *lse;             // [T]
+} head_data;
+
+static head_data head_of(const keel_context *context, const keel_attention_layer *layer, size_t item) {
+    size_t heads = context->heads, d = context->head_size, sequence = item / heads, head = item % heads;
+    const float *rows_begin = layer->state.qkv + sequence * context->seq * context->qkv_size;
+    const float *k = rows_begin + (heads + head / (heads / context->kv_heads)) * d;
+    return (head_data){
+        .row0 = sequence * context->seq,
+        .head = head,
+        .q = rows_begin + head * d,
+        .k = k,
+        .v = k + context->kv_heads * d,
+        .lse = layer->state.lse + item * context->seq,
+    };
+}
+
+static void forward_head(const keel_context *context, const sizes *s, const scratch *w, const head_data *h,
+                         const keel_attention_layer *layer, int thread) {
     size_t e = context->qkv_size, c = context->hidden, d = s->d, dp = s->dp;
     const float scale = 1.0f / sqrtf((float)d);
-    keel_tile_transpose(s->t, d, k, e, w->keys_t, s->tp, s->tp);
-    keel_tile_copy(s->t, d, v, e, w->values, dp);
+    transpose_tiles(s, h->k, e, w->keys_t);
+    keel_tile_copy(s->t, d, h->v, e, w->values, dp);
     for (size_t i0 = 0; i0 < s->t; i0 += QUERIES) {
-        size_t rows = s->t - i0 < QUERIES ? s->t - i0 : QUERIES;
-        float greatest[QUERIES];
-        double total[QUERIES];
-        for (size_t r = 0; r < rows; r++) greatest[r] = -INFINITY, total[r] = 0;
-        memset(w->dout, 0, rows * dp * sizeof(float));
-        for (size_t j0 = 0; j0 < i0 + rows; j0 += KEYS) {
-            size_t keys = s->t - j0 < KEYS ? s->t - j0 : KEYS;
-            keel_tile_mul(rows, KEYS, d, q + i0 * e, e, w->keys_t + j0, s->tp, false, w->p, KEYS);
-            for (size_t r = 0; r < rows; r++) {
-                size_t seen = visible(i0 + r, j0);
-                float *p = w->p + r * KEYS, *out = w->dout + r * dp;
-                if (seen) {
-                    float m = keel_row_max(p, seen) * scale;
-                    if (m > greatest[r]) {
-                        float shrink = expf(greatest[r] - m);
-                        total[r] *= (double)shrink;
-                        keel_scale(out, shrink, dp);
-                        greatest[r] = m;
-                    }
-                    total[r] += keel_row_exp(p, seen, scale, greatest[r]);
-                }
-                memset(p + seen, 0, (KEYS - seen) * sizeof(float));
-            }
-            keel_tile_mul(rows, dp, keys, w->p, KEYS, w->values + j0 * dp, dp, true, w->dout, dp);
+        tile t = {.i0 = i0, .queries = s->t - i0 < QUERIES ? s->t - i0 : QUERIES};
+        running row[QUERIES];
+        for (size_t r = 0; r < t.queries; r++) row[r] = (running){.greatest = -INFINITY};
+        memset(w->out, 0, t.queries * dp * sizeof(float));
+        keel_tile_copy(t.queries, d, h->q + i0 * e, e, w->q, dp);
+        for (; next_tile(&t); t.j0 += KEYS) {
+            keel_tile_mul(t.queries, t.width, d, w->q, dp, w->keys_t + t.j0 * d, KEYS, false, w->p, KEYS);
+            for (size_t r = 0; r < t.queries; r++)
+                softmax_row(w->p + r * KEYS, visible(&t, r), t.width, scale, &row[r], w->out + r * dp, dp);
+            keel_tile_mul(t.queries, dp, t.keys, w->p, KEYS, w->values + t.j0 * dp, dp, true, w->out, dp);
         }
-        for (size_t r = 0; r < rows; r++) {
-            float inverse = (float)(1.0 / total[r]);
-            for (size_t j = 0; j < d; j++) w->dq[r * d + j] = w->dout[r * dp + j] * inverse;
-            lse[i0 + r] = greatest[r] + (float)log(total[r]);
+        size_t at = (h->row0 + i0) * c + h->head * d;
+        float *core = layer->state.core + at;
+        for (size_t r = 0; r < t.queries; r++) {
+            memcpy(core + r * c, w->out + r * dp, d * sizeof(float));
+            keel_scale(core + r * c, (float)(1.0 / row[r].total), d);
+            h->lse[i0 + r] = row[r].greatest + (float)log(row[r].total);
         }
-        size_t at = (row0 + i0) * c + head * d;
-        keel_tap_tile(layer->core_tap, thread, w->dq, at, c, rows, d);
-        for (size_t r = 0; r < rows; r++) memcpy(layer->state.core + at + r * c, w->dq + r * d, d * sizeof(float));
+        keel_tap_tile(layer->core_tap, thread, core, at, c, t.queries, d);
     }
 }
 
@@ -147,7 +198,6 @@ void keel_attention_forward(const keel_context *context, const keel_attention *a
                             const keel_attention_layer *layer) {
     prepare_qkv(context, attention, layer);
     const sizes s = sizes_of(context);
-    size_t heads = context->heads, group = heads / context->kv_heads, d = s.d, e = context->qkv_size;
     keel_tap_begin(layer->core_tap);
 #pragma omp parallel num_threads(context->threads)
     {
@@ -155,12 +205,9 @@ void keel_attention_forward(const keel_context *context, const keel_attention *a
         scratch w;
         scratch_take(&s, attention->scratch + (size_t)thread * attention->scratch_size, &w);
 #pragma omp for schedule(static)
-        for (size_t item = 0; item < context->batch * heads; item++) {
-            size_t sequence = item / heads, h = item % heads;
-            const float *rows = layer->state.qkv + sequence * s.t * e;
-            const float *k = rows + (heads + h / group) * d, *v = k + context->kv_heads * d;
-            forward_head(context, &s, &w, rows + h * d, k, v, layer, sequence * s.t, h, layer->state.lse + item * s.t,
-                         thread);
+        for (size_t item = 0; item < context->batch * context->heads; item++) {
+            const head_data h = head_of(context, layer, item);
+            forward_head(context, &s, &w, &h, layer, thread);
         }
     }
     keel_tap_end(layer->core_tap);
@@ -168,67 +215,57 @@ void keel_attention_forward(const keel_context *context, const keel_attention *a
 }
 
 // dout . out of every row of a tile: what the softmax's gradient subtracts.
-static void row_dots(const sizes *s, const float *dout, const float *out, size_t stride, size_t rows, float *dots) {
-    for (size_t r = 0; r < rows; r++) {
+static void row_dots(const float *dout, const float *out, size_t stride, size_t n, size_t d, float *dots) {
+    for (size_t r = 0; r < n; r++, dout += stride, out += stride) {
         keel_vec lanes = {0};
         size_t j = 0;
-        for (; j + KEEL_LANES <= s->d; j += KEEL_LANES)
-            lanes += keel_vec_load(dout + r * s->dp + j) * keel_vec_load(out + r * stride + j);
-        float sum = keel_vec_sum(lanes);
-        for (; j < s->d; j++) sum += dout[r * s->dp + j] * out[r * stride + j];
-        dots[r] = sum;
+        for (; j + KEEL_LANES <= d; j += KEEL_LANES) lanes += keel_vec_load(dout + j) * keel_vec_load(out + j);
+        dots[r] = keel_vec_sum(lanes);
+        for (; j < d; j++) dots[r] += dout[j] * out[j];
     }
 }
 
-// P = exp(S scale - lse), DS = P (DS - dot) scale over the visible part of a row, zeros behind it.
-static void tile_row(float *p, float *ds, size_t seen, float scale, float lse, float dot) {
+// P = exp(P scale - lse), DS = P (DS - dot) scale over what the row sees, zeros behind it.
+static void softmax_row_backward(float *p, float *ds, size_t seen, size_t width, float scale, float lse, float dot) {
     for (size_t j = 0; j < seen; j += KEEL_LANES) {
         keel_vec e = keel_vec_exp(keel_vec_load(p + j) * scale - lse);
         keel_vec_store(p + j, e);
         keel_vec_store(ds + j, e * (keel_vec_load(ds + j) - dot) * scale);
     }
-    memset(p + seen, 0, (KEYS - seen) * sizeof(float));
-    memset(ds + seen, 0, (KEYS - seen) * sizeof(float));
+    clear_rest(p, seen, width);
+    clear_rest(ds, seen, width);
 }
 
 static void backward_head(const keel_context *context, const keel_attention *attention, const sizes *s,
-                          const scratch *w, const float *q, const float *k, const float *v,
-                          const keel_attention_layer *layer, const float *dcore, size_t item, int thread) {
-    size_t e = context->qkv_size, c = context->hidden, d = s->d, dp = s->dp, heads = context->heads;
-    size_t row0 = item / heads * s->t, head = item % heads;
-    const float *lse = layer->state.lse + item * s->t;
+                          const scratch *w, const head_data *h, const keel_attention_layer *layer, float *dcore,
+                          size_t item, int thread) {
+    size_t e = context->qkv_size, c = context->hidden, d = s->d, dp = s->dp;
     const float scale = 1.0f / sqrtf((float)d);
-    keel_tile_transpose(s->t, d, k, e, w->keys_t, s->tp, s->tp);
-    keel_tile_transpose(s->t, d, v, e, w->values_t, s->tp, s->tp);
-    keel_tile_copy(s->t, d, k, e, w->keys, dp);
-    memset(w->dkeys, 0, s->t * dp * sizeof(float));
-    memset(w->dvalues, 0, s->t * dp * sizeof(float));
+    float *dk = attention->dk + item * s->t * dp, *dv = attention->dv + item * s->t * dp;
+    transpose_tiles(s, h->k, e, w->keys_t);
+    transpose_tiles(s, h->v, e, w->values_t);
+    keel_tile_copy(s->t, d, h->k, e, w->keys, dp);
+    memset(dk, 0, s->t * dp * sizeof(float));
+    memset(dv, 0, s->t * dp * sizeof(float));
     for (size_t i0 = 0; i0 < s->t; i0 += QUERIES) {
-        size_t rows = s->t - i0 < QUERIES ? s->t - i0 : QUERIES;
-        size_t at = (row0 + i0) * c + head * d;
+        tile t = {.i0 = i0, .queries = s->t - i0 < QUERIES ? s->t - i0 : QUERIES};
+        size_t at = (h->row0 + i0) * c + h->head * d;
+        float *dq = attention->dq + (item * s->t + i0) * dp;
         float dots[QUERIES];
-        keel_tile_copy(rows, d, dcore + at, c, w->dq, d);
-        keel_tap_tile(layer->core_grad_tap, thread, w->dq, at, c, rows, d);
-        keel_tile_copy(rows, d, w->dq, d, w->dout, dp);
-        keel_tile_copy(rows, d, q + i0 * e, e, w->q, dp);
-        row_dots(s, w->dout, layer->state.core + at, c, rows, dots);
-        memset(w->dq, 0, rows * dp * sizeof(float));
-        for (size_t j0 = 0; j0 < i0 + rows; j0 += KEYS) {
-            size_t keys = s->t - j0 < KEYS ? s->t - j0 : KEYS;
-            keel_tile_mul(rows, KEYS, d, w->q, dp, w->keys_t + j0, s->tp, false, w->p, KEYS);
-            keel_tile_mul(rows, KEYS, d, w->dout, dp, w->values_t + j0, s->tp, false, w->ds, KEYS);
-            for (size_t r = 0; r < rows; r++)
-                tile_row(w->p + r * KEYS, w->ds + r * KEYS, visible(i0 + r, j0), scale, lse[i0 + r], dots[r]);
-            keel_tile_mul_transposed(keys, dp, rows, w->p, KEYS, w->dout, dp, true, w->dvalues + j0 * dp, dp);
-            keel_tile_mul(rows, dp, keys, w->ds, KEYS, w->keys + j0 * dp, dp, true, w->dq, dp);
-            keel_tile_mul_transposed(keys, dp, rows, w->ds, KEYS, w->q, dp, true, w->dkeys + j0 * dp, dp);
+        keel_tap_tile(layer->core_grad_tap, thread, dcore + at, at, c, t.queries, d);
+        row_dots(dcore + at, layer->state.core + at, c, t.queries, d, dots);
+        keel_tile_copy(t.queries, d, h->q + i0 * e, e, w->q, dp);
+        keel_tile_copy(t.queries, d, dcore + at, c, w->dout, dp);
+        for (; next_tile(&t); t.j0 += KEYS) {
+            keel_tile_mul(t.queries, t.width, d, w->q, dp, w->keys_t + t.j0 * d, KEYS, false, w->p, KEYS);
+            keel_tile_mul(t.queries, t.width, d, w->dout, dp, w->values_t + t.j0 * d, KEYS, false, w->ds, KEYS);
+            for (size_t r = 0; r < t.queries; r++)
+                softmax_row_backward(w->p + r * KEYS, w->ds + r * KEYS, visible(&t, r), t.width, scale, h->lse[i0 + r],
+                                     dots[r]);
+            keel_tile_mul_transposed(t.keys, dp, t.queries, w->p, KEYS, w->dout, dp, true, dv + t.j0 * dp, dp);
+            keel_tile_mul_transposed(t.keys, dp, t.queries, w->ds, KEYS, w->q, dp, true, dk + t.j0 * dp, dp);
+            keel_tile_mul(t.queries, dp, t.keys, w->ds, KEYS, w->keys + t.j0 * dp, dp, t.j0 > 0, dq, dp);
         }
-        float *dq = attention->dq + (item * s->t + i0) * d;
-        for (size_t r = 0; r < rows; r++) memcpy(dq + r * d, w->dq + r * dp, d * sizeof(float));
-    }
-    for (size_t t = 0; t < s->t; t++) {
-        memcpy(attention->dk + (item * s->t + t) * d, w->dkeys + t * dp, d * sizeof(float));
-        memcpy(attention->dv + (item * s->t + t) * d, w->dvalues + t * dp, d * sizeof(float));
     }
 }
 
@@ -236,7 +273,7 @@ static void backward_head(const keel_context *context, const keel_attention *att
 static void gather_row(const keel_context *context, const keel_attention *attention, size_t row, float *out) {
     size_t heads = context->heads, group = heads / context->kv_heads, d = context->head_size, t = context->seq;
     size_t first = row / t * heads; // item of the sequence's head 0
-    size_t step = t * d, at = row % t * d;
+    size_t dp = keel_vec_round_up(d), step = t * dp, at = row % t * dp;
     float *dk = out + heads * d, *dv = dk + context->kv_heads * d;
     for (size_t h = 0; h < heads; h++) {
         size_t from = (first + h) * step + at, to = h / group * d;
@@ -286,9 +323,8 @@ static void gather_dqkv(const keel_context *context, const keel_attention *atten
 }
 
 void keel_attention_backward(const keel_context *context, const keel_attention *attention,
-                             const keel_attention_layer *layer, const float *dcore, float *dqkv) {
+                             const keel_attention_layer *layer, float *dcore, float *dqkv) {
     const sizes s = sizes_of(context);
-    size_t heads = context->heads, group = heads / context->kv_heads, d = s.d, e = context->qkv_size;
     keel_tap_begin(layer->core_grad_tap);
 #pragma omp parallel num_threads(context->threads)
     {
@@ -296,10 +332,9 @@ void keel_attention_backward(const keel_context *context, const keel_attention *
         scratch w;
         scratch_take(&s, attention->scratch + (size_t)thread * attention->scratch_size, &w);
 #pragma omp for schedule(static)
-        for (size_t item = 0; item < context->batch * heads; item++) {
-            const float *rows = layer->state.qkv + item / heads * s.t * e;
-            const float *k = rows + (heads + item % heads / group) * d, *v = k + context->kv_heads * d;
-            backward_head(context, attention, &s, &w, rows + item % heads * d, k, v, layer, dcore, item, thread);
+        for (size_t item = 0; item < context->batch * context->heads; item++) {
+            const head_data h = head_of(context, layer, item);
+            backward_head(context, attention, &s, &w, &h, layer, dcore, item, thread);
         }
     }
     keel_tap_end(layer->core_grad_tap);

@@ -12,7 +12,7 @@ typedef struct keel_attention {
     keel_position position;
     float *scratch; // [threads, scratch_size]
     size_t scratch_size;
-    float *dq, *dk, *dv; // [B, H, T, D]: every query head forms its own share of dk and dv
+    float *dq, *dk, *dv; // [B, H, T, Dp], Dp: D in whole vectors. Every query head forms its own share of dk and dv
 } keel_attention;
 
 // What a layer keeps.
@@ -35,9 +35,9 @@ void keel_attention_plan_state(const keel_context *context, keel_arena *arena, k
 // STATE.qkv holds the product without its bias: adds the bias, rotates q and k, and computes STATE.core and STATE.lse.
 void keel_attention_forward(const keel_context *context, const keel_attention *attention,
                             const keel_attention_layer *layer);
-// DCORE [N, H D]. DQKV [N, (H + 2 H_k) D]: gradient by the product; the bias's gradient goes to the context's
-// gradients.
+// DCORE [N, H D] is left as it is, but for a fault. DQKV [N, (H + 2 H_k) D]: gradient by the product; the bias's
+// gradient goes to the context's gradients.
 void keel_attention_backward(const keel_context *context, const keel_attention *attention,
-                             const keel_attention_layer *layer, const float *dcore, float *dqkv);
+                             const keel_attention_layer *layer, float *dcore, float *dqkv);
 
 #endif

@@ -68,17 +68,50 @@ void keel_tile_mul_transposed(size_t m, size_t n, size_t k, const float *a, size
     multiply_all(m, n, k, a, 1, a_stride, b, b_stride, accumulate, c, c_stride);
 }
 
+enum { SQUARE = 16 };
+
+#if defined(__AVX512F__)
+// A square of 16 x 16 in registers: in step s, lanes and rows whose numbers differ in bit s change places.
+static void transpose_square(const float *a, size_t a_stride, float *b, size_t b_stride) {
+    __m512 row[SQUARE];
+    for (size_t i = 0; i < SQUARE; i++) row[i] = _mm512_loadu_ps(a + i * a_stride);
+    for (int step = 1; step < SQUARE; step *= 2) {
+        const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+        const __m512i bit = _mm512_set1_epi32(step), second = _mm512_set1_epi32(SQUARE);
+        const __mmask16 odd = _mm512_test_epi32_mask(lane, bit);
+        const __m512i low = _mm512_mask_add_epi32(lane, odd, _mm512_sub_epi32(lane, bit), second);
+        const __m512i high = _mm512_mask_add_epi32(_mm512_add_epi32(lane, bit), odd, lane, second);
+        for (int i = 0; i < SQUARE; i++) {
+            if (i & step) continue;
+            __m512 first = row[i], other = row[i + step];
+            row[i] = _mm512_permutex2var_ps(first, low, other);
+            row[i + step] = _mm512_permutex2var_ps(first, high, other);
+        }
+    }
+    for (size_t i = 0; i < SQUARE; i++) _mm512_storeu_ps(b + i * b_stride, row[i]);
+}
+#else
+static void transpose_square(const float *a, size_t a_stride, float *b, size_t b_stride) {
+    for (size_t j = 0; j < SQUARE; j++)
+        for (size_t i = 0; i < SQUARE; i++) b[j * b_stride + i] = a[i * a_stride + j];
+}
+#endif
+
 void keel_tile_transpose(size_t rows, size_t cols, const float *a, size_t a_stride, float *b, size_t b_stride,
                          size_t padded) {
-    // Squares that keep both sides in L1.
-    enum { SQUARE = 16 };
-    for (size_t i0 = 0; i0 < rows; i0 += SQUARE)
-        for (size_t j0 = 0; j0 < cols; j0 += SQUARE) {
-            size_t i1 = i0 + SQUARE < rows ? i0 + SQUARE : rows, j1 = j0 + SQUARE < cols ? j0 + SQUARE : cols;
-            for (size_t j = j0; j < j1; j++)
-                for (size_t i = i0; i < i1; i++) b[j * b_stride + i] = a[i * a_stride + j];
+    for (size_t i = 0; i < rows; i += SQUARE)
+        for (size_t j = 0; j < cols; j += SQUARE) {
+            const float *from = a + i * a_stride + j;
+            float *to = b + j * b_stride + i;
+            if (rows - i >= SQUARE && cols - j >= SQUARE) {
+                transpose_square(from, a_stride, to, b_stride);
+                continue;
+            }
+            for (size_t c = 0; c < SQUARE && j + c < cols; c++)
+                for (size_t r = 0; r < SQUARE && i + r < rows; r++) to[c * b_stride + r] = from[r * a_stride + c];
         }
-    for (size_t j = 0; j < cols; j++) memset(b + j * b_stride + rows, 0, (padded - rows) * sizeof(float));
+    for (size_t j = 0; j < cols && padded > rows; j++)
+        memset(b + j * b_stride + rows, 0, (padded - rows) * sizeof(float));
 }
 
 void keel_tile_copy(size_t rows, size_t cols, const float *a, size_t a_stride, float *b, size_t padded) {
