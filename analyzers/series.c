@@ -95,7 +95,8 @@ static void merge(keel_window *w, double *store) {
         if (w->count < w->limit)
             insert(sorted, w->count++, w->fresh[i]);
         else
-            replace(sorted, w->count, ring[(w->head + w->capacity - w->count) % w->capacity], w->fresh[i]);
+            replace(sorted, w->count, ring[w->head >= w->count ? w->head - w->count : w->head + w->capacity - w->count],
+                    w->fresh[i]);
         ring[w->head] = w->fresh[i];
         if (++w->head == w->capacity) w->head = 0;
     }
