@@ -24,3 +24,9 @@ void keel_semaphore_wait(sem_t *semaphore) {
 void keel_nap(long nanoseconds) {
     nanosleep(&(struct timespec){.tv_nsec = nanoseconds}, NULL);
 }
+
+double keel_seconds_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}

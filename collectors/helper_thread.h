@@ -15,4 +15,7 @@ void keel_semaphore_wait(sem_t *semaphore);
 
 void keel_nap(long nanoseconds);
 
+// Of the monotonic clock.
+double keel_seconds_now(void);
+
 #endif

@@ -163,11 +163,11 @@ static void fill_sites(keel_row_buffer *buffer, const keel_stats *stats) {
     }
 }
 
-static void fill_micro(keel_row_buffer *buffer, keel_frame *frame) {
+static void fill_micro(keel_row_buffer *buffer, const keel_stats *records) {
     const keel_run_info *info = buffer->info;
     for (uint32_t m = 0; m < info->micro_count; m++) {
         for (uint32_t k = 0; k < info->micro_site_count; k++) {
-            const keel_stats *stats = keel_frame_micro(frame, m, k);
+            const keel_stats *stats = &records[(size_t)m * info->micro_site_count + k];
             for (unsigned op = 0; op < KEEL_OP_COUNT; op++) {
                 cell *column = buffer->micro_columns[op];
                 if (!column) continue;
@@ -185,11 +185,10 @@ void keel_row_buffer_set_scalar(keel_row_buffer *buffer, uint32_t scalar, double
 
 void keel_row_buffer_fill(keel_row_buffer *buffer, const keel_frame *merged, uint64_t dropped_frames) {
     const keel_run_info *info = buffer->info;
-    // The layout is reached by accessors that take what they may change; the frame is only read.
-    keel_frame *frame = (keel_frame *)(uintptr_t)merged;
+    const keel_scalar_value *values = (const keel_scalar_value *)(merged + 1);
+    const keel_stats *records = (const keel_stats *)(values + merged->scalar_count);
     buffer->row.step = merged->step;
     buffer->row.dropped_frames = dropped_frames;
-    const keel_scalar_value *values = keel_frame_scalars(frame);
     for (uint32_t i = 0; i < info->scalar_count; i++) {
         buffer->scalars[i] = keel_not_collected();
         buffer->scalar_set[i] = false;
@@ -202,8 +201,8 @@ void keel_row_buffer_fill(keel_row_buffer *buffer, const keel_frame *merged, uin
         if (set) keel_row_buffer_set_scalar(buffer, owner, values[i].owner);
         owner++;
     }
-    fill_sites(buffer, keel_frame_stats(frame));
-    fill_micro(buffer, frame);
+    fill_sites(buffer, records);
+    fill_micro(buffer, records + merged->site_count);
 }
 
 static void copy_cells(cell *to, const double *f64, const uint64_t *u64, size_t count) {

@@ -234,7 +234,8 @@ static keel_status match_sites(site_filter *filter, const char *op, const keel_r
     free(filter->keys);
     filter->count = 0;
     filter->keys = calloc((size_t)info->site_count + 1, sizeof *filter->keys);
-    keel_status status = filter->keys ? KEEL_OK : no_memory();
+    if (!filter->keys) return no_memory();
+    keel_status status = KEEL_OK;
     for (uint32_t i = 0; !status && i < info->site_count; i++) {
         site_key *key = &filter->keys[filter->count];
         key->site = i;

@@ -98,7 +98,7 @@ keel_status keel_dataset_read_text(hid_t file, const char *file_path, const char
 
 keel_status keel_dataset_read_table(hid_t file, const char *file_path, const char *path, hid_t type, uint64_t most,
                                     void **out, uint32_t *out_count) {
-    hsize_t dims[3];
+    hsize_t dims[3] = {0};
     hid_t dataset = -1;
     keel_status status = keel_dataset_open(file, file_path, path, type, 1, dims, &dataset);
     if (status) return status;

@@ -2,8 +2,8 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "collectors/helper_thread.h"
 #include "collectors/store/pack_job.h"
 #include "collectors/store/pack_worker.h"
 
@@ -119,17 +119,18 @@ void keel_packer_advance(keel_packer *packer) {
     advance(packer, 0);
 }
 
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+bool keel_packer_give_way(keel_packer *packer) {
+    if (!packer->job) return false;
+    keel_fail(KEEL_ERR_LIMIT, "%s: no space left to pack it", keel_pack_job_path(packer->job));
+    give_up(packer);
+    return true;
 }
 
 void keel_packer_close(keel_packer *packer, double seconds) {
     if (!packer) return;
-    const double until = now() + seconds;
+    const double until = keel_seconds_now() + seconds;
     while (packer->job || packer->queued > 0) {
-        const double left = until - now();
+        const double left = until - keel_seconds_now();
         if (!(left > 0)) break;
         advance(packer, left);
     }

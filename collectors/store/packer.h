@@ -24,6 +24,8 @@ keel_status keel_packer_open(const char *directory, size_t row_bytes, keel_packe
 void keel_packer_add(keel_packer *packer, uint32_t number);
 // Does the next piece, if there is one: about a millisecond.
 void keel_packer_advance(keel_packer *packer);
+// Gives up the segment at hand, for the sake of the space that its copy takes. False if there was none.
+bool keel_packer_give_way(keel_packer *packer);
 // Goes on until all is packed, at most for SECONDS; what is left then stays as it is. Frees the packer; NULL is fine.
 void keel_packer_close(keel_packer *packer, double seconds);
 

@@ -280,10 +280,9 @@ keel_status keel_store_incidents(keel_store_reader *r, keel_incident **out, size
     size_t count = 0;
     keel_status status = collect(r, &list, &count);
     keel_incident *incidents = status ? NULL : calloc(count + 1, sizeof *incidents);
-    if (!status && !incidents) status = keel_fail(KEEL_ERR_MEMORY, "%s: no memory for its incidents", r->path);
-    if (status) {
+    if (!incidents) {
         free(list);
-        return status;
+        return status ? status : keel_fail(KEEL_ERR_MEMORY, "%s: no memory for its incidents", r->path);
     }
     if (count > 0) qsort(list, count, sizeof *list, by_id);
     size_t kept = 0;
@@ -354,13 +353,18 @@ static keel_status read_series(keel_store_reader *r, const segment *s, keel_op o
     const bool is_count = op != KEEL_OP_COUNT && keel_op_get(op)->is_count;
     keel_step_record *steps = malloc(SCAN_ROWS * sizeof *steps);
     uint64_t *cells = malloc(SCAN_ROWS * sizeof *cells);
-    keel_status status = steps && cells ? KEEL_OK : keel_fail(KEEL_ERR_MEMORY, "%s: no memory for a series", r->path);
+    keel_status status = KEEL_OK;
+    if (!steps || !cells) {
+        status = keel_fail(KEEL_ERR_MEMORY, "%s: no memory for a series", r->path);
+        goto done;
+    }
     for (uint64_t first = 0; !status && first < rows; first += SCAN_ROWS) {
         const size_t count = rows - first < SCAN_ROWS ? rows - first : SCAN_ROWS;
         status = keel_segment_reader_steps(s->reader, first, count, steps);
         if (!status) status = keel_segment_reader_column(s->reader, op, column, first, count, cells);
         if (!status) status = take_values(r, s, first, count, steps, cells, is_count, out);
     }
+done:
     free(steps);
     free(cells);
     return status;

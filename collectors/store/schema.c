@@ -238,12 +238,13 @@ keel_status keel_site_from_record(keel_site_record *record, const char *path, ui
     const keel_quantity quantity = keel_quantity_find(record->quantity);
     const unsigned dtype = find_dtype(record->dtype), layout = find_layout(record->layout);
     const unsigned phase = find_phase(record->phase);
-    const char *unknown = quantity == KEEL_QUANTITY_COUNT ? record->quantity
-                          : dtype == KEEL_DTYPE_COUNT     ? record->dtype
-                          : layout == KEEL_LAYOUT_COUNT   ? record->layout
-                          : phase == KEEL_PHASE_COUNT     ? record->phase
-                                                          : NULL;
-    if (unknown)
+    const char *unknown = "";
+    if (quantity == KEEL_QUANTITY_COUNT) unknown = record->quantity;
+    if (dtype == KEEL_DTYPE_COUNT) unknown = record->dtype;
+    if (layout == KEEL_LAYOUT_COUNT) unknown = record->layout;
+    if (phase == KEEL_PHASE_COUNT) unknown = record->phase;
+    if (quantity == KEEL_QUANTITY_COUNT || dtype == KEEL_DTYPE_COUNT || layout == KEEL_LAYOUT_COUNT ||
+        phase == KEEL_PHASE_COUNT)
         return keel_fail(KEEL_ERR_FORMAT, "%s: " KEEL_PATH_SITES " row %u: unknown name \"%s\"", path, row, unknown);
     if (record->id != row || record->ndim > KEEL_MAX_DIMS)
         return keel_fail(KEEL_ERR_FORMAT, "%s: " KEEL_PATH_SITES " row %u: id %u, %u dimensions", path, row, record->id,

@@ -53,11 +53,10 @@ keel_status keel_segment_head_read(const char *path, keel_segment_head *out) {
     keel_status status = KEEL_OK;
     // The head before the size: a living writer extends the file first.
     const ssize_t got = pread(fd, head, sizeof head, 0);
-    if (fstat(fd, &file) != 0)
-        status = keel_fail(KEEL_ERR_IO, "%s: %s", path, strerror(errno));
-    else if (!S_ISREG(file.st_mode))
+    const bool known = fstat(fd, &file) == 0;
+    if (known && !S_ISREG(file.st_mode))
         status = keel_fail(KEEL_ERR_FORMAT, "%s: not a file", path);
-    else if (got < 0)
+    else if (!known || got < 0)
         status = keel_fail(KEEL_ERR_IO, "%s: %s", path, strerror(errno));
     else if (got >= (ssize_t)sizeof signature && memcmp(head, signature, sizeof signature) != 0)
         status = keel_fail(KEEL_ERR_FORMAT, "%s: not an HDF5 file", path);

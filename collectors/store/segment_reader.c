@@ -12,7 +12,7 @@
 
 // HDF5 sleeps twice as long before each new try to read a piece of metadata that it finds torn: its own 100 tries take
 // longer than the age of the world.
-enum { METADATA_TRIES = 25 };
+enum { METADATA_TRIES = 22 };
 #define MOST_ROW_BYTES (UINT64_C(1) << 30)
 
 enum {

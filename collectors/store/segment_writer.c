@@ -1,6 +1,7 @@
 #include "collectors/store/segment_writer.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -142,7 +143,10 @@ static keel_status create_file(keel_segment_writer *w) {
     if (H5Pset_cache(access, 0, 0, 0, 0) >= 0) w->file = H5Fcreate(w->new_path, H5F_ACC_TRUNC, H5P_DEFAULT, access);
     void *handle;
     const bool opened = w->file >= 0 && H5Fget_vfd_handle(w->file, access, &handle) >= 0;
-    if (opened) w->reserve.fd = *(int *)handle;
+    if (opened) {
+        w->reserve.fd = *(int *)handle;
+        fcntl(w->reserve.fd, F_SETFD, FD_CLOEXEC); // not for the programs that alerts start
+    }
     const keel_status failed = opened ? KEEL_OK : keel_h5_fail(KEEL_ERR_IO, w->new_path, "cannot create it");
     H5Pclose(access);
     return failed;
@@ -163,7 +167,7 @@ static keel_status settle(keel_segment_writer *w, bool *grew) {
 }
 
 static keel_status flush(keel_segment_writer *w) {
-    bool grew;
+    bool grew = false;
     const keel_status status = settle(w, &grew);
     if (status) return status;
     if (H5Fflush(w->file, H5F_SCOPE_GLOBAL) < 0) return keel_h5_fail(KEEL_ERR_IO, w->path, "cannot flush");

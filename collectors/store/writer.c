@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "collectors/helper_thread.h"
 #include "collectors/store/backlog.h"
 #include "collectors/store/h5.h"
 #include "collectors/store/packer.h"
@@ -34,12 +35,6 @@ typedef struct store {
     uint64_t lost_flushed; // lost rows that flush has told of
     keel_packer *packer;
 } store;
-
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
 
 // ---- the directory ----
 
@@ -108,13 +103,13 @@ static keel_status check_lock(store *s) {
 }
 
 static keel_status open_segment(store *s) {
-    if (now() < s->retry_at) return keel_fail(KEEL_ERR_IO, "%s: no segment can be begun", s->directory);
+    if (keel_seconds_now() < s->retry_at) return keel_fail(KEEL_ERR_IO, "%s: no segment can be begun", s->directory);
     keel_segment_writer *segment = NULL;
     keel_status status = check_lock(s);
     if (!status) status = begin_segment(s, &segment);
     if (!status && (status = keel_segment_writer_publish(segment))) keel_segment_writer_close(segment);
     if (status) {
-        s->retry_at = now() + RETRY_SECONDS;
+        s->retry_at = keel_seconds_now() + RETRY_SECONDS;
         return status;
     }
     s->segment = segment;
@@ -168,13 +163,17 @@ static keel_status after_write(store *s, keel_status status) {
     strncpy(reason, keel_error(), sizeof reason - 1);
     reason[sizeof reason - 1] = '\0';
     end_segment(s);
-    s->retry_at = now() + RETRY_SECONDS;
+    s->retry_at = keel_seconds_now() + RETRY_SECONDS;
     return keel_fail(status, "%s", reason);
 }
 
 static keel_status write_row(store *s, const keel_row *row) {
-    const keel_status status = ready_segment(s);
-    return status ? status : after_write(s, keel_segment_writer_row(s->segment, row));
+    keel_status status = ready_segment(s);
+    if (status) return status;
+    status = keel_segment_writer_row(s->segment, row);
+    // New rows come before the packing of old ones.
+    if (status == KEEL_ERR_LIMIT && keel_packer_give_way(s->packer)) status = keel_segment_writer_row(s->segment, row);
+    return after_write(s, status);
 }
 
 static keel_status write_incident(store *s, const keel_incident *incident) {
@@ -302,15 +301,14 @@ static void close_store(void *context) {
 keel_status keel_store_sink_open(const char *directory, const keel_store_options *options, keel_sink *sink) {
     store *s = calloc(1, sizeof *s);
     char *copy = strdup(directory);
-    keel_status status =
-        s && copy ? make_directory(directory) : keel_fail(KEEL_ERR_MEMORY, "%s: no memory for the store", directory);
+    keel_status status = KEEL_OK;
     int lock = -1;
-    if (!status) status = lock_directory(directory, &lock);
-    if (status) {
-        free(copy);
-        free(s);
-        return status;
+    if (!s || !copy) {
+        status = keel_fail(KEEL_ERR_MEMORY, "%s: no memory for the store", directory);
+        goto fail;
     }
+    if ((status = make_directory(directory))) goto fail;
+    if ((status = lock_directory(directory, &lock))) goto fail;
     s->directory = copy;
     s->lock = lock;
     s->options = *options;
@@ -326,4 +324,8 @@ keel_status keel_store_sink_open(const char *directory, const keel_store_options
         .close = close_store,
     };
     return KEEL_OK;
+fail:
+    free(copy);
+    free(s);
+    return status;
 }

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "collectors/store/reader.h"
@@ -95,12 +94,30 @@ static void read_all(keel_store_reader *reader) {
         free(incidents);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+static char path[64];
+
+static void remove_file(void) {
+    unlink(path);
+}
+
+// HDF5 wants a file with a name; in memory where there is such a place.
+static int open_file(void) {
     static int fd = -1;
-    if (fd < 0) fd = memfd_create("store", MFD_CLOEXEC);
-    require(fd >= 0 && ftruncate(fd, 0) == 0 && pwrite(fd, data, size, 0) == (ssize_t)size);
-    char path[64];
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    if (fd >= 0) return fd;
+    snprintf(path, sizeof path, "/dev/shm/keel-fuzz-XXXXXX");
+    fd = mkstemp(path);
+    if (fd < 0) {
+        snprintf(path, sizeof path, "/tmp/keel-fuzz-XXXXXX");
+        fd = mkstemp(path);
+    }
+    require(fd >= 0);
+    atexit(remove_file);
+    return fd;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    const int fd = open_file();
+    require(ftruncate(fd, 0) == 0 && pwrite(fd, data, size, 0) == (ssize_t)size);
     keel_store_reader *reader;
     if (keel_store_open(path, &reader)) {
         require_one_line();

@@ -1,8 +1,8 @@
 // What is written is read, bit by bit: values, tables, segments, packed ones, incidents, series.
-#include "store_rig.h"
+#include "tests/unit/collectors/store_rig.h"
 
-#include "captured_log.h"
 #include "collectors/store/schema.h"
+#include "tests/unit/collectors/captured_log.h"
 
 #define ALL_OPS ((UINT64_C(1) << KEEL_OP_COUNT) - 1)
 
@@ -42,8 +42,7 @@ static bool is_packed(const char *directory, unsigned number) {
 static void test_round_trip(void **state) {
     (void)state;
     const struct {
-        uint32_t sites;
-        uint64_t ops, steps;
+        uint64_t sites, ops, steps;
         bool micro;
     } cases[] = {
         {0, 0, 5, false},         {1, ALL_OPS, 1, false},    {3, ALL_OPS, 300, true},
@@ -52,7 +51,7 @@ static void test_round_trip(void **state) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         rig r;
-        rig_open(&r, cases[i].sites, cases[i].ops, cases[i].micro);
+        rig_open(&r, (uint32_t)cases[i].sites, cases[i].ops, cases[i].micro);
         for (int packed = 0; packed < 2; packed++) {
             keel_sink sink = rig_sink(&r, 0, packed ? 60 : -1);
             rig_write(&r, &sink, 1, cases[i].steps, 0);
@@ -455,6 +454,36 @@ static void test_what_is_no_store(void **state) {
     rig_close(&r);
 }
 
+// The fuzzer's seeds are what they should be: stores, of this schema.
+static void test_the_corpus_opens(void **state) {
+    (void)state;
+    const struct {
+        const char *name;
+        uint64_t rows;
+        keel_store_state state;
+    } seeds[] = {{"closed.h5", 4, KEEL_STORE_CLOSED},
+                 {"packed.h5", 4, KEEL_STORE_CLOSED},
+                 {"killed.h5", 4, KEEL_STORE_KILLED},
+                 {"rollback.h5", 7, KEEL_STORE_CLOSED}};
+    rig r;
+    rig_open(&r, 3, UINT64_C(1) << KEEL_OP_norm | UINT64_C(1) << KEEL_OP_nans, true);
+    for (size_t i = 0; i < sizeof seeds / sizeof *seeds; i++) {
+        char path[512];
+        snprintf(path, sizeof path, KEEL_SOURCE_DIR "/tests/fuzz/corpus/store/%s", seeds[i].name);
+        keel_store_reader *reader = open_store(path);
+        assert_int_equal(keel_store_rows(reader), seeds[i].rows);
+        assert_int_equal(keel_store_state_of(reader), seeds[i].state);
+        if (seeds[i].rows == 4) {
+            const keel_row *row;
+            keel_store_position position;
+            assert_ok(keel_store_next(reader, &row, &position));
+            rig_check_row(&r, row, 1, 0, 0);
+        }
+        keel_store_close(reader);
+    }
+    rig_close(&r);
+}
+
 // HDF5 1.10 leaks what it had of a damaged object.
 __attribute__((visibility("default"))) const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void) {
@@ -477,6 +506,7 @@ int main(void) {
         cmocka_unit_test(test_directories_are_made_or_refused),
         cmocka_unit_test(test_a_deleted_directory_pauses_recording),
         cmocka_unit_test(test_what_is_no_store),
+        cmocka_unit_test(test_the_corpus_opens),
     };
     return cmocka_run_group_tests(tests, NULL, rig_no_handles_left);
 }

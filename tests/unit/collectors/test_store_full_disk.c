@@ -1,5 +1,5 @@
 // A disk that is full before, during or until the end of a run: a small tmpfs in a mount namespace of our own.
-#include "store_rig.h"
+#include "tests/unit/collectors/store_rig.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -7,8 +7,8 @@
 #include <sys/mount.h>
 #include <sys/statvfs.h>
 
-#include "captured_log.h"
 #include "collectors/store/reserve.h"
+#include "tests/unit/collectors/captured_log.h"
 
 enum { DISK_BYTES = 24 << 20, SITES = 500 };
 #define OPS (UINT64_C(1) << KEEL_OP_norm | UINT64_C(1) << KEEL_OP_max | UINT64_C(1) << KEEL_OP_nans)
@@ -168,6 +168,31 @@ static void test_full_from_the_start(void **state) {
     rig_close(&r);
 }
 
+static bool is_packing(const rig *r) {
+    DIR *dir = opendir(r->directory);
+    bool found = false;
+    for (const struct dirent *entry; (entry = readdir(dir));) found = found || strstr(entry->d_name, ".packed");
+    closedir(dir);
+    return found;
+}
+
+static void test_packing_gives_way_to_rows(void **state) {
+    (void)state;
+    rig r;
+    open_on_disk(&r);
+    keel_sink sink = rig_sink(&r, 1 << 20, -1);
+    uint64_t step = 1;
+    while (!is_packing(&r)) assert_ok(sink.row(sink.context, rig_row(&r, step++, 0)));
+    fill(256 << 10); // most of what is left is the copy's
+    while (captured_with("PAUSES") == 0) assert_ok(sink.row(sink.context, rig_row(&r, step++, 0)));
+    assert_false(is_packing(&r));
+    assert_int_equal(captured_with("no space left to pack it"), 1);
+    make_space();
+    rig_write(&r, &sink, step, step + 5, 0);
+    sink.close(sink.context);
+    rig_close(&r);
+}
+
 static void test_space_that_cannot_be_reserved_is_counted(void **state) {
     (void)state;
     if (!mounted) skip();
@@ -202,6 +227,7 @@ int main(void) {
         cmocka_unit_test(test_recording_goes_on_with_space),
         cmocka_unit_test(test_full_to_the_end),
         cmocka_unit_test(test_full_from_the_start),
+        cmocka_unit_test(test_packing_gives_way_to_rows),
         cmocka_unit_test(test_space_that_cannot_be_reserved_is_counted),
         cmocka_unit_test(test_reserved_blocks_are_given_back),
     };

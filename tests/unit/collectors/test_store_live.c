@@ -1,6 +1,6 @@
 // A reader that follows a writer in another process sees whole rows only, in order, across segments that are closed and
 // packed under it.
-#include "store_rig.h"
+#include "tests/unit/collectors/store_rig.h"
 
 #include <sys/wait.h>
 #include <time.h>
