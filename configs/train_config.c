@@ -40,6 +40,7 @@ static const keel_yaml_field model_fields[] = {
     KEEL_YAML_ROW_ENUM(keel_model_config, model_type, model_names),
     KEEL_YAML_ROW_INT(keel_model_config, vocab_size, 1, INT32_MAX),
     KEEL_YAML_ROW_INT(keel_model_config, seq_length, 1, 1 << 24),
+    KEEL_YAML_ROW_INT(keel_model_config, max_position_embeddings, 1, 1 << 24),
     KEEL_YAML_ROW_INT(keel_model_config, hidden_size, 1, 1 << 20),
     KEEL_YAML_ROW_INT(keel_model_config, num_layers, 1, 10000),
     KEEL_YAML_ROW_INT(keel_model_config, num_heads, 1, 1 << 20),
@@ -139,10 +140,15 @@ static keel_status check_gpt2(const keel_yaml_node *node, keel_model_config *mod
         return keel_yaml_fail(keel_yaml_get(node, "n_kv_heads"), "gpt2 has as many as num_heads, %lld; found %lld",
                               (long long)model->num_heads, (long long)model->n_kv_heads);
     if (model->intermediate_size == UNSET) model->intermediate_size = 4 * model->hidden_size;
+    if (model->max_position_embeddings == UNSET) model->max_position_embeddings = model->seq_length;
+    if (model->max_position_embeddings < model->seq_length)
+        return keel_yaml_fail(keel_yaml_get(node, "max_position_embeddings"),
+                              "must be at least seq_length, %lld; found %lld", (long long)model->seq_length,
+                              (long long)model->max_position_embeddings);
     return KEEL_OK;
 }
 
-static keel_status check_llama(const keel_yaml_node *node, const keel_model_config *model) {
+static keel_status check_llama(const keel_yaml_node *node, keel_model_config *model) {
     if (model->num_heads % model->n_kv_heads != 0)
         return keel_yaml_fail(keel_yaml_get(node, "n_kv_heads"), "%lld does not divide num_heads, %lld",
                               (long long)model->n_kv_heads, (long long)model->num_heads);
@@ -151,6 +157,9 @@ static keel_status check_llama(const keel_yaml_node *node, const keel_model_conf
                               "a head is hidden_size / num_heads = %lld wide; rotary positions need an even width",
                               (long long)(model->hidden_size / model->num_heads));
     if (model->intermediate_size == UNSET) return keel_yaml_fail_key(node, "intermediate_size", "missing");
+    if (model->max_position_embeddings != UNSET)
+        return keel_yaml_fail(keel_yaml_get(node, "max_position_embeddings"), "llama has no table of positions");
+    model->max_position_embeddings = model->seq_length;
     return KEEL_OK;
 }
 
@@ -305,7 +314,8 @@ static keel_status read_document(keel_yaml *doc, keel_train_config **config) {
         .doc = doc,
         .runner = {.batch_size = 1, .gradient_accumulation_steps = 1, .log_interval = 10, .stop_after_skipped = 3},
         .wrapper = {.use_clip_grad = true, .max_grad_norm = 1},
-        .model = {.n_kv_heads = UNSET,
+        .model = {.max_position_embeddings = UNSET,
+                  .n_kv_heads = UNSET,
                   .intermediate_size = UNSET,
                   .layer_norm_epsilon = 1e-5,
                   .rms_norm_eps = 1e-6,

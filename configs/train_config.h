@@ -30,7 +30,7 @@ typedef struct keel_model_config { // model_config
     int model_type;                // keel_model_type: gpt2, llama
     int64_t vocab_size;
     int64_t seq_length;
-    int64_t max_position_embeddings; // gpt2: rows of the learned position table; default (0): seq_length
+    int64_t max_position_embeddings; // gpt2: rows of the learned position table; default seq_length
     int64_t hidden_size;
     int64_t num_layers;
     int64_t num_heads;

@@ -1,11 +1,11 @@
 #include "tools/bench_train.h"
 
-#include <math.h>
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "tools/bench_median.h"
+#include "train/clock.h"
 #include "train/optim/optimizer.h"
 #include "train/tensor/arena.h"
 #include "train/tensor/gemm.h"
@@ -13,26 +13,10 @@
 enum { SQUARE = 2048, SQUARES = 4 };   // products of a measurement of BLAS
 #define COPY_FLOATS ((size_t)64 << 20) // each way, far beyond any share of a cache
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int compare(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *values, int count) {
-    qsort(values, (size_t)count, sizeof *values, compare);
-    return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
-}
-
-// ---- a monitor that takes every field of every site and keeps nothing ----
+// ---- a monitor that takes some fields of every site and keeps nothing ----
 
 typedef struct everything {
-    bool on;
+    uint32_t fields;
     void *memory;
     keel_frame *frame;
 } everything;
@@ -41,7 +25,7 @@ static keel_status start(void *context, keel_probe *probe, keel_site_plan *plans
     everything *e = context;
     uint32_t sites = keel_probe_site_count(probe), scalars = keel_probe_scalar_count(probe);
     for (uint32_t i = 0; i < sites; i++)
-        plans[i] = (keel_site_plan){.fields = KEEL_FIELDS_ALL, .schedule = {.start = 1, .every = 1}, .eps = 1e-8};
+        plans[i] = (keel_site_plan){.fields = e->fields, .schedule = {.start = 1, .every = 1}, .eps = 1e-8};
     size_t bytes = (keel_frame_bytes(scalars, sites, 0, 0) + 63) / 64 * 64;
     e->memory = aligned_alloc(64, bytes);
     if (!e->memory) return keel_fail(KEEL_ERR_MEMORY, "no memory for a frame");
@@ -52,7 +36,6 @@ static keel_status start(void *context, keel_probe *probe, keel_site_plan *plans
 static keel_frame *frame_begin(void *context, uint64_t step) {
     (void)step;
     everything *e = context;
-    if (!e->on) return NULL;
     keel_frame_clear(e->frame);
     return e->frame;
 }
@@ -63,20 +46,29 @@ static void frame_end(void *context, keel_frame *frame, const keel_step *step) {
 
 // ---- what is measured ----
 
-typedef struct bench {
+typedef struct watched { // an optimizer, and who watches it
     everything monitor;
     keel_probe *probe;
     keel_taps *taps;
-    keel_model *model;
     keel_optimizer *optimizer;
+    uint64_t step;
+} watched;
+
+typedef enum mode { PLAIN, BASE, ALL, MODE_COUNT } mode;
+static const uint32_t mode_fields[MODE_COUNT] = {[BASE] = KEEL_FIELDS_BASE, [ALL] = KEEL_FIELDS_ALL};
+
+typedef struct bench {
+    keel_probe *probe; // of the model: nobody listens
+    keel_taps *taps;
+    keel_model *model;
+    watched watched[MODE_COUNT];
     keel_arena arena;
-    float *grad;            // flat
-    float *a, *b, *c;       // [SQUARE, SQUARE]
-    float *from, *to;       // [COPY_FLOATS]
-    uint32_t *tokens;       // [batch, seq + 1]
-    double *time, *peak;    // [steps]
-    double *watched, *copy; // [steps]
-    double *norm;           // [steps]
+    float *grad;      // flat
+    float *a, *b, *c; // [SQUARE, SQUARE]
+    float *from, *to; // [COPY_FLOATS]
+    uint32_t *tokens; // [batch, seq + 1]
+    int steps;
+    double *values; // [4 steps + 2]: measurements and what they are compared with
 } bench;
 
 static void plan(bench *x) {
@@ -88,24 +80,17 @@ static void plan(bench *x) {
     x->to = keel_arena_take(&x->arena, COPY_FLOATS);
 }
 
-static keel_status open_bench(const keel_model_config *config, size_t batch, int steps, bench *x) {
-    static const keel_optimizer_config adamw = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
+static keel_status open_bench(const keel_model_config *config, size_t batch, bench *x) {
     keel_status status = keel_probe_open(0, &x->probe);
-    if (status != KEEL_OK) return status;
-    const keel_backend backend = {
-        .context = &x->monitor, .start = start, .frame_begin = frame_begin, .frame_end = frame_end};
-    keel_probe_set_backend(x->probe, &backend);
-    status = keel_taps_open(x->probe, 0, NULL, 0, &x->taps);
+    if (status == KEEL_OK) status = keel_taps_open(x->probe, 0, NULL, 0, &x->taps);
     if (status == KEEL_OK) status = keel_model_open(config, batch, x->taps, &x->model);
-    if (status == KEEL_OK) status = keel_optimizer_open(&adamw, x->model, x->taps, 0, 1, &x->optimizer);
     if (status == KEEL_OK) status = keel_probe_start(x->probe);
     if (status != KEEL_OK) return status;
-    size_t tokens = batch * ((size_t)config->seq_length + 1), n = (size_t)steps;
+    size_t tokens = batch * ((size_t)config->seq_length + 1);
     x->tokens = malloc(tokens * sizeof *x->tokens);
-    double *times = calloc(5 * n, sizeof *times);
-    x->time = times;
-    if (!x->tokens || !times) return keel_fail(KEEL_ERR_MEMORY, "no memory for %zu tokens", tokens);
-    x->peak = times + n, x->watched = times + 2 * n, x->copy = times + 3 * n, x->norm = times + 4 * n;
+    x->values = calloc(4 * (size_t)x->steps + 2, sizeof *x->values);
+    if (!x->tokens || !x->values) return keel_fail(KEEL_ERR_MEMORY, "no memory for %zu tokens", tokens);
+    x->arena.pieces = x->arena.first = 3; // beside the weights and the states of an optimizer
     plan(x);
     status = keel_arena_allocate(&x->arena);
     if (status != KEEL_OK) return status;
@@ -120,41 +105,49 @@ static keel_status open_bench(const keel_model_config *config, size_t batch, int
     return KEEL_OK;
 }
 
+static keel_status open_watched(bench *x, uint32_t fields, watched *w) {
+    static const keel_optimizer_config adamw = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
+    const keel_backend backend = {
+        .context = &w->monitor, .start = start, .frame_begin = frame_begin, .frame_end = frame_end};
+    w->monitor.fields = fields;
+    keel_status status = keel_probe_open(0, &w->probe);
+    if (status != KEEL_OK) return status;
+    keel_probe_set_backend(w->probe, &backend);
+    status = keel_taps_open(w->probe, 0, NULL, 0, &w->taps);
+    if (status == KEEL_OK) status = keel_optimizer_open(&adamw, x->model, w->taps, 0, 1, &w->optimizer);
+    if (status == KEEL_OK) status = keel_probe_start(w->probe);
+    return status;
+}
+
 static void close_bench(bench *x) {
-    keel_optimizer_close(x->optimizer);
+    for (int m = 0; m < MODE_COUNT; m++) {
+        watched *w = &x->watched[m];
+        keel_optimizer_close(w->optimizer);
+        keel_taps_close(w->taps);
+        keel_probe_close(w->probe);
+        free(w->monitor.memory);
+    }
     keel_model_close(x->model);
     keel_taps_close(x->taps);
     keel_probe_close(x->probe);
     keel_arena_free(&x->arena);
-    free(x->monitor.memory);
     free(x->tokens);
-    free(x->time);
+    free(x->values);
+}
+
+// COUNT measurements, each against the mean of the two references around it: what neighbours and the clock do to both
+// cancels.
+static double ratio_median(const double *measured, const double *references, double *scratch, int count) {
+    for (int i = 0; i < count; i++) scratch[i] = measured[i] / ((references[i] + references[i + 1]) / 2);
+    return keel_median(scratch, (size_t)count);
 }
 
 static double square_gflops(bench *x) {
-    double begin = now();
+    double begin = keel_seconds();
     for (int i = 0; i < SQUARES; i++)
         keel_gemm(SQUARE, SQUARE, SQUARE, (keel_operand){x->a, SQUARE, false}, (keel_operand){x->b, SQUARE, false},
                   false, x->c, SQUARE);
-    return 2e-9 * SQUARES * (double)SQUARE * SQUARE * SQUARE / (now() - begin);
-}
-
-// The C library's copy and a plain loop differ by machine in how they write.
-static double copy_gbps(bench *x, bool plain) {
-    double begin = now();
-#pragma omp parallel
-    {
-        size_t share = COPY_FLOATS / (size_t)omp_get_num_threads(), at = share * (size_t)omp_get_thread_num();
-        float *restrict to = x->to + at;
-        const float *restrict from = x->from + at;
-        if (plain) {
-            // A compiler would make a call of memcpy of the copy alone.
-            for (size_t i = 0; i < share; i++) to[i] = from[i] + 1.0f;
-        } else {
-            memcpy(to, from, share * sizeof *to);
-        }
-    }
-    return 8e-9 * (double)COPY_FLOATS / (now() - begin);
+    return 2e-9 * SQUARES * (double)SQUARE * SQUARE * SQUARE / (keel_seconds() - begin);
 }
 
 static keel_status pass(bench *x, double scale) {
@@ -164,55 +157,84 @@ static keel_status pass(bench *x, double scale) {
     return status;
 }
 
-static keel_status bench_passes(bench *x, double tokens, int steps, keel_bench_train_result *out) {
+static keel_status bench_passes(bench *x, double tokens, keel_bench_train_result *out) {
     double before[KEEL_PART_COUNT], after[KEEL_PART_COUNT], sum = 0;
-    // The first pass meets cold pages.
-    keel_status status = pass(x, 1 / tokens);
+    double *seconds = x->values, *gflops = seconds + x->steps, *scratch = gflops + x->steps;
+    double *squares = scratch + x->steps;     // [steps + 1]
+    keel_status status = pass(x, 1 / tokens); // the first pass meets cold pages
     (void)square_gflops(x);
     keel_model_seconds(x->model, before);
-    for (int i = 0; i < steps && status == KEEL_OK; i++) {
-        x->peak[i] = square_gflops(x);
-        double begin = now();
+    squares[0] = square_gflops(x);
+    for (int i = 0; i < x->steps && status == KEEL_OK; i++) {
+        double begin = keel_seconds();
         status = pass(x, 1 / tokens);
-        x->time[i] = now() - begin;
+        seconds[i] = keel_seconds() - begin;
+        gflops[i] = 1e-9 * keel_model_flops(x->model) / seconds[i];
+        squares[i + 1] = square_gflops(x);
     }
     if (status != KEEL_OK) return status;
     keel_model_seconds(x->model, after);
     for (int p = 0; p < KEEL_PART_COUNT; p++) sum += after[p] - before[p];
     for (int p = 0; p < KEEL_PART_COUNT; p++) out->part[p] = (after[p] - before[p]) / sum;
-    out->step_seconds = median(x->time, steps);
+    out->utilisation = ratio_median(gflops, squares, scratch, x->steps);
+    out->step_seconds = keel_median(seconds, (size_t)x->steps);
     out->tokens_per_second = tokens / out->step_seconds;
-    out->gflops = 1e-9 * keel_model_flops(x->model) / out->step_seconds;
-    out->sgemm_gflops = median(x->peak, steps);
-    out->utilisation = out->gflops / out->sgemm_gflops;
+    out->gflops = keel_median(gflops, (size_t)x->steps);
+    out->sgemm_gflops = keel_median(squares, (size_t)x->steps + 1);
     return KEEL_OK;
 }
 
-static void bench_updates(bench *x, int steps, keel_bench_train_result *out) {
-    double bytes = 28e-9 * (double)keel_model_numel(x->model), quarter = bytes / 7;
-    uint64_t t = 0;
-    for (int i = -1; i < steps; i++) { // the first one meets cold pages
-        int k = i < 0 ? 0 : i;
-        double memcpy_gbps = copy_gbps(x, false), loop_gbps = copy_gbps(x, true);
-        x->copy[k] = memcpy_gbps > loop_gbps ? memcpy_gbps : loop_gbps;
-        for (int on = 0; on < 2; on++) {
-            x->monitor.on = on;
-            keel_step_begin(x->probe, ++t);
-            double begin = now();
-            double norm = keel_optimizer_grad_norm(x->optimizer, x->grad);
-            x->norm[k] = quarter / (now() - begin);
-            const keel_update update = {.lr = 1e-4, .clip_factor = keel_clip_factor(norm, 1), .update = t};
-            begin = now();
-            keel_optimizer_step(x->optimizer, x->grad, &update);
-            (on ? x->watched : x->time)[k] = bytes / (now() - begin);
-            keel_step_end(x->probe, &(keel_step){.step = t, .update = t});
+static double copy_once(bench *x, bool plain) {
+    double begin = keel_seconds();
+#pragma omp parallel
+    {
+        size_t share = COPY_FLOATS / (size_t)omp_get_num_threads(), at = share * (size_t)omp_get_thread_num();
+        float *restrict to = x->to + at;
+        const float *restrict from = x->from + at;
+        if (plain) {
+            // A compiler would make a call of memcpy of a loop that only copies.
+            for (size_t i = 0; i < share; i++) to[i] = from[i] + 1.0f;
+        } else {
+            memcpy(to, from, share * sizeof *to);
         }
     }
-    out->optimizer_gbps = median(x->watched, steps);
-    out->optimizer_plain_gbps = median(x->time, steps);
-    out->copy_gbps = median(x->copy, steps);
-    out->norm_gbps = median(x->norm, steps);
-    out->optimizer_ratio = out->optimizer_gbps / out->copy_gbps;
+    return 8e-9 * (double)COPY_FLOATS / (keel_seconds() - begin);
+}
+
+// The C library's copy and a plain loop differ by machine in how they write.
+static double copy_gbps(bench *x) {
+    double library = copy_once(x, false), loop = copy_once(x, true);
+    return library > loop ? library : loop;
+}
+
+static double update_gbps(bench *x, watched *w, double *norm_gbps) {
+    double elements = 1e-9 * (double)keel_model_numel(x->model);
+    keel_step_begin(w->probe, ++w->step);
+    double begin = keel_seconds();
+    double norm = keel_optimizer_grad_norm(w->optimizer, x->grad);
+    *norm_gbps = 4 * elements / (keel_seconds() - begin);
+    const keel_update update = {.lr = 1e-4, .clip_factor = keel_clip_factor(norm, 1), .update = w->step};
+    begin = keel_seconds();
+    keel_optimizer_step(w->optimizer, x->grad, &update);
+    double gbps = 28 * elements / (keel_seconds() - begin);
+    keel_step_end(w->probe, &(keel_step){.step = w->step, .update = w->step});
+    return gbps;
+}
+
+// *RATIO to copying; *COPY and *NORM: medians.
+static double bench_updates(bench *x, watched *w, double *ratio, double *copy, double *norm) {
+    double *gbps = x->values, *norms = gbps + x->steps, *scratch = norms + x->steps;
+    double *copies = scratch + x->steps; // [steps + 1]
+    (void)update_gbps(x, w, &norms[0]);  // cold pages
+    copies[0] = copy_gbps(x);
+    for (int i = 0; i < x->steps; i++) {
+        gbps[i] = update_gbps(x, w, &norms[i]);
+        copies[i + 1] = copy_gbps(x);
+    }
+    *ratio = ratio_median(gbps, copies, scratch, x->steps);
+    *copy = keel_median(copies, (size_t)x->steps + 1);
+    *norm = keel_median(norms, (size_t)x->steps);
+    return keel_median(gbps, (size_t)x->steps);
 }
 
 keel_status keel_bench_train(const keel_model_config *model, size_t batch, size_t seq, int steps,
@@ -220,12 +242,22 @@ keel_status keel_bench_train(const keel_model_config *model, size_t batch, size_
     if (steps < 1) return keel_fail(KEEL_ERR_USAGE, "a benchmark needs at least one step");
     keel_model_config config = *model;
     config.seq_length = (int64_t)seq;
-    bench x = {0};
+    bench x = {.steps = steps};
     keel_bench_train_result result = {.threads = omp_get_max_threads()};
-    keel_status status = open_bench(&config, batch, steps, &x);
-    if (status == KEEL_OK) status = bench_passes(&x, (double)(batch * seq), steps, &result);
-    if (status == KEEL_OK) bench_updates(&x, steps, &result);
+    keel_status status = open_bench(&config, batch, &x);
+    if (status == KEEL_OK) status = bench_passes(&x, (double)(batch * seq), &result);
+    double *const gbps[MODE_COUNT] = {&result.optimizer_plain_gbps, &result.optimizer_base_gbps,
+                                      &result.optimizer_gbps};
+    double ratios[MODE_COUNT];
+    for (mode m = PLAIN; m < MODE_COUNT && status == KEEL_OK; m++) {
+        status = open_watched(&x, mode_fields[m], &x.watched[m]);
+        if (status == KEEL_OK)
+            *gbps[m] = bench_updates(&x, &x.watched[m], &ratios[m], &result.copy_gbps, &result.norm_gbps);
+    }
     close_bench(&x);
-    if (status == KEEL_OK) *out = result;
-    return status;
+    if (status != KEEL_OK) return status;
+    result.optimizer_base_ratio = ratios[BASE];
+    result.optimizer_ratio = ratios[ALL];
+    *out = result;
+    return KEEL_OK;
 }

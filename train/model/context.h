@@ -3,8 +3,8 @@
 #define KEEL_TRAIN_MODEL_CONTEXT_H
 
 #include <omp.h>
-#include <time.h>
 
+#include "train/clock.h"
 #include "train/model/model.h"
 #include "train/model/tap.h"
 #include "train/tensor/arena.h"
@@ -55,9 +55,7 @@ static inline float *keel_context_partial(const keel_context *context, size_t k)
 }
 
 static inline void keel_lap_begin(const keel_context *context) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    context->clock->last = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+    context->clock->last = keel_seconds();
 }
 static inline void keel_lap(const keel_context *context, keel_part part) {
     double last = context->clock->last;

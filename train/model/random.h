@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// DATA [n] from normal(0, deviation): SplitMix64 (Steele, Lea and Flood 2014), Box and Muller (1958).
+// DATA [n] from normal(0, deviation), by Box and Muller (1958).
 void keel_random_normal(uint64_t seed, uint64_t stream, double deviation, float *data, size_t n);
 
 #endif

@@ -58,6 +58,7 @@ static void test_presets_load(void **state) {
     assert_int_equal(config->model.model_type, KEEL_MODEL_GPT2);
     assert_int_equal(config->model.vocab_size, 50304);
     assert_int_equal(config->model.seq_length, 1024);
+    assert_int_equal(config->model.max_position_embeddings, 1024);
     assert_int_equal(config->model.hidden_size, 768);
     assert_int_equal(config->model.num_layers, 12);
     assert_int_equal(config->model.num_heads, 12);
@@ -199,6 +200,14 @@ static void test_models_that_do_not_fit(void **state) {
         "model_config: {model_type: llama, vocab_size: 256, seq_length: 64, hidden_size: 48, num_layers: 2, "
         "num_heads: 4}\n",
         "t.yaml:2:15: model_config.intermediate_size: missing");
+    assert_model_refused(
+        "model_config: {model_type: gpt2, vocab_size: 256, seq_length: 64, hidden_size: 48, num_layers: 2, "
+        "num_heads: 4, max_position_embeddings: 63}\n",
+        "t.yaml:2:138: model_config.max_position_embeddings: must be at least seq_length, 64; found 63");
+    assert_model_refused(
+        "model_config: {model_type: llama, vocab_size: 256, seq_length: 64, hidden_size: 48, num_layers: 2, "
+        "num_heads: 4, intermediate_size: 9, max_position_embeddings: 64}\n",
+        "t.yaml:2:161: model_config.max_position_embeddings: llama has no table of positions");
     assert_model_refused("model_config: {model_type: bert}\n",
                          "t.yaml:2:28: model_config.model_type: unknown value 'bert'; nearest known: gpt2");
     assert_model_refused("model_config: {hidden_size: -8}\n",
