@@ -94,11 +94,13 @@ static void cut_blocks(keel_optimizer *o) {
             o->blocks[k] = (block){(uint32_t)i, (uint32_t)(rest < BLOCK ? rest : BLOCK), o->params[i].offset + at};
         }
     // Shares of equal numbers of elements.
-    for (int t = 0, b = 0; t <= o->threads; t++) {
-        size_t until = o->numel / (size_t)o->threads * (size_t)t;
-        while (t < o->threads && (size_t)b < o->block_count && o->blocks[b].offset < until) b++;
-        o->first_block[t] = t < o->threads ? (size_t)b : o->block_count;
+    size_t b = 0;
+    for (size_t t = 0; t < (size_t)o->threads; t++) {
+        size_t begin = o->numel / (size_t)o->threads * t;
+        while (b < o->block_count && o->blocks[b].offset < begin) b++;
+        o->first_block[t] = b;
     }
+    o->first_block[o->threads] = o->block_count;
 }
 
 static void plan(keel_optimizer *o) {
@@ -112,16 +114,20 @@ static void plan(keel_optimizer *o) {
 
 keel_status keel_optimizer_open(const keel_optimizer_config *config, keel_model *model, keel_taps *taps,
                                 uint32_t dp_rank, uint32_t dp_size, keel_optimizer **optimizer) {
+    size_t param_count;
+    const keel_param *params = keel_model_params(model, &param_count);
+    if (!param_count) return keel_fail(KEEL_ERR_USAGE, "an optimizer of a model without parameters");
     keel_optimizer *o = calloc(1, sizeof *o);
     if (!o) return keel_fail(KEEL_ERR_MEMORY, "no memory for the optimizer");
     o->config = *config;
-    o->params = keel_model_params(model, &o->param_count);
+    o->params = params;
+    o->param_count = param_count;
     o->numel = keel_model_numel(model);
     o->weights = keel_model_weights(model);
     o->threads = keel_taps_threads(taps);
     for (size_t i = 0; i < o->param_count; i++) o->block_count += (o->params[i].numel + BLOCK - 1) / BLOCK;
     size_t threads = (size_t)o->threads;
-    o->taps = calloc(o->param_count, sizeof *o->taps);
+    o->taps = calloc(param_count, sizeof *o->taps);
     o->blocks = calloc(o->block_count, sizeof *o->blocks);
     o->block_sums = calloc(o->block_count, sizeof *o->block_sums);
     o->first_block = calloc(threads + 1, sizeof *o->first_block);

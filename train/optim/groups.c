@@ -51,9 +51,12 @@ keel_status keel_groups_open(const keel_optimizer_config *config, const keel_par
     g.list = calloc(g.count, sizeof *g.list);
     g.of_param = calloc(count, sizeof *g.of_param);
     g.decay = calloc(count, sizeof *g.decay);
+    if (!g.list || !g.of_param || !g.decay) {
+        keel_groups_close(&g);
+        return keel_fail(KEEL_ERR_MEMORY, "no memory for parameter groups");
+    }
     keel_status status = KEEL_OK;
-    if (!g.list || !g.of_param || !g.decay) status = keel_fail(KEEL_ERR_MEMORY, "no memory for parameter groups");
-    for (size_t i = 0; status == KEEL_OK && i < count; i++) {
+    for (size_t i = 0; i < count; i++) {
         g.of_param[i] = (size_t)UNASSIGNED;
         g.decay[i] = params[i].decay ? config->weight_decay : 0;
     }

@@ -84,8 +84,11 @@ static keel_status check_product(bool transpose_a, bool transpose_b) {
     enum { M = 67, N = 75, K = 131 };
     static const float alpha = 1, beta = 0;
     float *a = malloc(sizeof(float) * M * K), *b = malloc(sizeof(float) * K * N), *c = malloc(sizeof(float) * M * N);
-    keel_status status = a && b && c ? KEEL_OK : keel_fail(KEEL_ERR_MEMORY, "no memory to check BLAS");
-    if (status != KEEL_OK) goto done;
+    keel_status status = KEEL_OK;
+    if (!a || !b || !c) {
+        status = keel_fail(KEEL_ERR_MEMORY, "no memory to check BLAS");
+        goto done;
+    }
     fill(a, (size_t)M * K, 1);
     fill(b, (size_t)K * N, 2);
     cblas_sgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans, transpose_b ? CblasTrans : CblasNoTrans, M, N,
