@@ -40,6 +40,7 @@ struct keel_monitor {
     // The training thread's own.
     keel_slot *filling;
     uint64_t unrecorded; // steps for which no frame was free
+    keel_step last_step;
 };
 
 // ---- set-up ----
@@ -194,6 +195,7 @@ static void frame_end(void *context, keel_frame *frame, const keel_step *step) {
                  "step %" PRIu64 " is not recorded, and so may be others: %u frames wait (a slow disk or sink?); the "
                  "total comes at the end",
                  step->step, monitor->pool.count);
+    monitor->last_step = *step;
     keel_slot *slot = monitor->filling;
     monitor->filling = NULL;
     keel_merge_stage_submit(monitor->stage, slot);
@@ -279,7 +281,7 @@ keel_status keel_monitor_close(keel_monitor *monitor) {
     uint64_t rows = 0;
     if (monitor->stage) keel_merge_stage_close(monitor->stage, monitor->started, &totals);
     if (monitor->recorder)
-        status = keel_recorder_close(monitor->recorder, &rows);
+        status = keel_recorder_close(monitor->recorder, totals.ended, &monitor->last_step, &rows);
     else
         keel_sink_list_close(&monitor->sinks);
     if (monitor->started) say_totals(monitor, &totals, rows);

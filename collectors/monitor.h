@@ -39,6 +39,7 @@ typedef struct keel_judge {
 typedef struct keel_monitor_options {
     const keel_monitor_config *config; // borrowed, outlives the monitor
     const keel_merge *merge;           // vtable; NULL: one process. Copied, its context taken over if open succeeds
+    // Texts are borrowed until keel_monitor_close.
     const char *run_id; // NULL: made up; the same on every segment of one run: a resumed run passes the stored one
     const char *command;
     const char *config_yaml;

@@ -19,6 +19,10 @@ struct keel_recorder {
     pthread_cond_t drained;
     uint64_t drains_done; // under the mutex
 
+    // The closer's, before stop is set.
+    uint64_t ended;
+    keel_step last_step;
+
     // The thread's own; the closer's after it has ended.
     uint64_t last_sequence, rows;
     bool whole_said;
@@ -63,6 +67,17 @@ static void record(keel_recorder *recorder, const keel_slot *slot) {
     keel_sink_list_row(recorder->sinks, keel_row_buffer_row(recorder->row));
 }
 
+// Steps lost after the last row have no next row to be counted in: they get one without values.
+static void record_lost(keel_recorder *recorder) {
+    if (!recorder->row || recorder->ended <= recorder->last_sequence) return;
+    keel_row_buffer_clear(recorder->row);
+    keel_row *row = keel_row_buffer_row(recorder->row);
+    row->step = recorder->last_step;
+    row->step.flags |= KEEL_STEP_DROPPED;
+    row->dropped_frames = recorder->ended - recorder->last_sequence - 1;
+    keel_sink_list_row(recorder->sinks, row);
+}
+
 static void *run(void *context) {
     keel_recorder *recorder = context;
     bool stop = false;
@@ -84,6 +99,7 @@ static void *run(void *context) {
         pthread_cond_signal(&recorder->drained);
         pthread_mutex_unlock(&recorder->mutex);
     }
+    record_lost(recorder);
     recorder->close_status = keel_sink_list_close(recorder->sinks);
     if (recorder->close_status) // the text belongs to this thread
         snprintf(recorder->close_error, sizeof recorder->close_error, "%s", keel_error());
@@ -130,7 +146,9 @@ void keel_recorder_drain(keel_recorder *recorder) {
     pthread_mutex_unlock(&recorder->mutex);
 }
 
-keel_status keel_recorder_close(keel_recorder *recorder, uint64_t *rows) {
+keel_status keel_recorder_close(keel_recorder *recorder, uint64_t ended, const keel_step *last_step, uint64_t *rows) {
+    recorder->ended = ended;
+    recorder->last_step = *last_step;
     atomic_store(&recorder->stop, true);
     sem_post(&recorder->wake);
     pthread_join(recorder->thread, NULL);

@@ -15,45 +15,51 @@ struct keel_assembly {
     keel_monitor_config *owned_config; // NULL where the caller lent one
     const keel_monitor_config *config;
     char *directory;
+    char *command, *config_yaml;
+    char run_id[64]; // of the run that is continued; "" for a new one
     keel_probe *probe;
     keel_monitor *monitor;
     keel_merge merge; // until the monitor takes it over; zeros: none
 };
 
-// What a run directory holds already.
-typedef struct earlier_run {
-    bool exists;
-    char run_id[64];
-    uint32_t last_incident;
-} earlier_run;
-
-static keel_status look_for_run(const char *directory, earlier_run *earlier) {
+// What the run directory holds already. A store that cannot be read does not stop a run from being resumed: training
+// matters more than its record.
+static keel_status look_for_run(keel_assembly *assembly, bool resume, uint32_t *last_incident) {
+    const char *directory = assembly->directory;
     DIR *dir = opendir(directory);
     if (!dir)
         return errno == ENOENT ? KEEL_OK : keel_fail(KEEL_ERR_IO, "%s: cannot be read: %s", directory, strerror(errno));
-    bool segments = false;
-    for (const struct dirent *entry; !segments && (entry = readdir(dir));)
-        segments = strncmp(entry->d_name, "keel-", 5) == 0 && strstr(entry->d_name, ".h5");
+    bool exists = false;
+    for (const struct dirent *entry; !exists && (entry = readdir(dir));)
+        exists = strncmp(entry->d_name, "keel-", 5) == 0 && strstr(entry->d_name, ".h5");
     closedir(dir);
-    if (!segments) return KEEL_OK;
+    if (!exists) return KEEL_OK;
+    if (!resume)
+        return keel_fail(KEEL_ERR_USAGE,
+                         "%s: holds a run already: resume it, name another monitor.output, or remove it", directory);
 
-    keel_store_reader *reader;
-    keel_status status = keel_store_open(directory, &reader);
-    if (status) return status;
-    earlier->exists = true;
-    memcpy(earlier->run_id, keel_store_info(reader, 0)->run_id, sizeof earlier->run_id);
+    keel_store_reader *reader = NULL;
     keel_incident *incidents = NULL;
     size_t count = 0;
-    status = keel_store_incidents(reader, &incidents, &count);
+    keel_status status = keel_store_open(directory, &reader);
+    if (!status) {
+        memcpy(assembly->run_id, keel_store_info(reader, 0)->run_id, sizeof assembly->run_id);
+        status = keel_store_incidents(reader, &incidents, &count);
+    }
+    if (status)
+        keel_log(KEEL_LOG_WARNING,
+                 "%s; recording goes on in a new segment, but no report will read the run until that "
+                 "file is moved away",
+                 keel_error());
     for (size_t i = 0; i < count; i++)
-        if (incidents[i].id > earlier->last_incident) earlier->last_incident = incidents[i].id;
+        if (incidents[i].id > *last_incident) *last_incident = incidents[i].id;
     free(incidents);
     keel_store_close(reader);
-    return status;
+    return KEEL_OK;
 }
 
 // Store, then judge, then alerts: what is alerted is stored, and what is judged is stored before.
-static keel_status add_sinks(keel_assembly *assembly, const earlier_run *earlier) {
+static keel_status add_sinks(keel_assembly *assembly, uint32_t last_incident) {
     keel_sink sink;
     keel_status status = keel_store_sink_open(
         assembly->directory, &(keel_store_options){.segment_bytes = (uint64_t)assembly->config->segment_bytes}, &sink);
@@ -62,7 +68,7 @@ static keel_status add_sinks(keel_assembly *assembly, const earlier_run *earlier
 
     keel_analysis *analysis;
     if ((status = keel_analysis_open(assembly->config, &analysis))) return status;
-    keel_analysis_set_last_id(analysis, earlier->last_incident);
+    keel_analysis_set_last_id(analysis, last_incident);
     keel_judge judge;
     if ((status = keel_online_judge(analysis, assembly->monitor, &judge))) {
         keel_analysis_close(analysis);
@@ -101,30 +107,27 @@ keel_status keel_assembly_open(const keel_assembly_options *options, keel_assemb
         status = keel_fail(KEEL_ERR_MEMORY, "no memory for the monitor");
         goto fail;
     }
-    earlier_run earlier = {0};
-    if (rank == 0) {
-        if ((status = look_for_run(assembly->directory, &earlier))) goto fail;
-        if (earlier.exists && !options->resume) {
-            status = keel_fail(KEEL_ERR_USAGE,
-                               "%s: holds a run already: resume it, name another monitor.output, or remove it",
-                               assembly->directory);
-            goto fail;
-        }
+    uint32_t last_incident = 0;
+    if (rank == 0 && (status = look_for_run(assembly, options->resume, &last_incident))) goto fail;
+    assembly->command = strdup(options->command ? options->command : "");
+    assembly->config_yaml = strdup(options->config_yaml ? options->config_yaml : "");
+    if (!assembly->command || !assembly->config_yaml) {
+        status = keel_fail(KEEL_ERR_MEMORY, "no memory for the monitor");
+        goto fail;
     }
-    if ((status =
-             keel_monitor_open(&(keel_monitor_options){.config = assembly->config,
-                                                       .merge = options->merge,
-                                                       .run_id = earlier.exists ? earlier.run_id : NULL,
-                                                       .command = options->command ? options->command : "",
-                                                       .config_yaml = options->config_yaml ? options->config_yaml : "",
-                                                       .dp = options->dp ? options->dp : 1,
-                                                       .tp = options->tp ? options->tp : 1,
-                                                       .pp = options->pp ? options->pp : 1,
-                                                       .ep = options->ep ? options->ep : 1},
-                               &assembly->monitor)))
+    if ((status = keel_monitor_open(&(keel_monitor_options){.config = assembly->config,
+                                                            .merge = options->merge,
+                                                            .run_id = *assembly->run_id ? assembly->run_id : NULL,
+                                                            .command = assembly->command,
+                                                            .config_yaml = assembly->config_yaml,
+                                                            .dp = options->dp ? options->dp : 1,
+                                                            .tp = options->tp ? options->tp : 1,
+                                                            .pp = options->pp ? options->pp : 1,
+                                                            .ep = options->ep ? options->ep : 1},
+                                    &assembly->monitor)))
         goto fail;
     assembly->merge = (keel_merge){0};
-    if (rank == 0 && (status = add_sinks(assembly, &earlier))) goto fail;
+    if (rank == 0 && (status = add_sinks(assembly, last_incident))) goto fail;
     if ((status = keel_monitor_attach(assembly->monitor, assembly->probe))) goto fail;
     *out = assembly;
     return KEEL_OK;
@@ -152,6 +155,8 @@ keel_status keel_assembly_close(keel_assembly *assembly) {
     keel_probe_close(assembly->probe);
     keel_monitor_config_free(assembly->owned_config);
     free(assembly->directory);
+    free(assembly->command);
+    free(assembly->config_yaml);
     free(assembly);
     return status;
 }

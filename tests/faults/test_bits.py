@@ -5,6 +5,8 @@ import signal
 import subprocess
 import time
 
+import h5py
+
 from common import ENV, SLOWER, Case, main
 
 
@@ -39,6 +41,11 @@ class Bits(Case):
             got = {step: rest for step, *rest in self.losses(out)}
             self.assertEqual([[s, *got[s]] for s, *_ in whole], whole)
             self.assertEqual(self.report(self.path(f"cut{ranks}-run"))["last_step"], 40)
+            ids = []
+            for segment in ("keel-0000.h5", "keel-0001.h5"):
+                with h5py.File(self.path(f"cut{ranks}-run", segment), "r") as f:
+                    ids.append(f.attrs["run_id"])
+            self.assertEqual(ids[0], ids[1])
 
     def test_sigterm_ends_in_order(self):
         config = self.config(steps=100000, save=1000)
