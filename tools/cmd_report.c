@@ -22,7 +22,8 @@ typedef struct report_arguments {
 static void print_usage(FILE *out) {
     fputs("usage: keel report PATH... [--format text|json] [-o FILE] [--monitor M.yaml] [--run N]\n\n"
           "  PATH           a run directory, an .h5 file, a log of another trainer, or - for standard input;\n"
-          "                 of several one line each is given, the worst first\n"
+          "                 of several one line each is given, the worst first; of a log with several runs\n"
+          "                 the worst in full and a line for each other\n"
           "  --format       text (with small plots) or json\n"
           "  -o FILE        write there instead of standard output\n"
           "  --monitor      settings that judge instead of the run's own\n"
@@ -99,12 +100,13 @@ static int parse(int argc, char **argv, report_arguments *a) {
     return a->path_count ? SUCCESS : fail_usage("no path given%s", "");
 }
 
+// The worst run in full, which is the one that keel check speaks of, and a line for each of the others.
 static keel_status write_text(const keel_judged *j, const keel_report_style *style, FILE *out) {
-    keel_status status = KEEL_OK;
-    for (size_t i = 0; !status && i < j->count; i++) {
-        if (j->count > 1) fprintf(out, "%srun %zu of %zu\n", i ? "\n" : "", i + 1, j->count);
-        status = keel_report_text(j->results[i], style, out);
-    }
+    const keel_result *worst = keel_judged_worst(j);
+    keel_status status = keel_report_text(worst, style, out);
+    if (j->count > 1) fputc('\n', out);
+    for (size_t i = 0; !status && i < j->count; i++)
+        if (j->results[i] != worst) status = keel_report_line(j->results[i], style, out);
     return status;
 }
 

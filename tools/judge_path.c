@@ -46,9 +46,14 @@ static keel_status judge_log(const char *path, const keel_judge_options *options
     size_t count = options->run ? 1 : runs;
     judged->results = calloc(count, sizeof(keel_result *));
     if (!judged->results) return keel_fail(KEEL_ERR_MEMORY, "no memory for %zu runs", count);
-    for (; !status && judged->count < count; judged->count += !status)
-        status = keel_offline_rows(path, keel_import_run(judged->import, first + judged->count), options->config,
-                                   &judged->results[judged->count]);
+    for (size_t run = first; !status && judged->count < count; run++) {
+        keel_result **result = &judged->results[judged->count];
+        status = keel_offline_rows(path, keel_import_run(judged->import, run), options->config, result);
+        if (status) break;
+        (*result)->run = run + 1;
+        (*result)->runs = runs;
+        judged->count++;
+    }
     return status;
 }
 

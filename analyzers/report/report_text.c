@@ -78,9 +78,14 @@ static void print_item(FILE *out, const char *name, const char *text, int width)
     print_wrapped(out, text, 12, width);
 }
 
+static void print_source(const keel_result *r, FILE *out) {
+    fprintf(out, "%s", r->source);
+    if (r->runs > 1) fprintf(out, ", run %zu of %zu", r->run, r->runs);
+}
+
 static void print_head(const keel_result *r, FILE *out) {
     const keel_run_info *info = r->info;
-    fprintf(out, "%s", r->source);
+    print_source(r, out);
     if (info && info->run_id[0]) fprintf(out, "  run %s", info->run_id);
     if (info && info->host[0]) fprintf(out, " on %s", info->host);
     if (info && info->world_size > 1) fprintf(out, ", %" PRIu32 " ranks", info->world_size);
@@ -174,7 +179,9 @@ keel_status keel_report_line(const keel_result *r, const keel_report_style *styl
     int severity = keel_report_severity(r);
     const char *verdict = severity < KEEL_WARNING ? "healthy" : keel_severity_name((keel_severity)severity);
     size_t count = count_of(r, KEEL_CRITICAL) + count_of(r, KEEL_WARNING);
-    fprintf(out, "%s%-8s%s %s: ", colour_of(style, severity), verdict, plain(style), r->source);
+    fprintf(out, "%s%-8s%s ", colour_of(style, severity), verdict, plain(style));
+    print_source(r, out);
+    fputs(": ", out);
     if (severity < KEEL_WARNING)
         fprintf(out, "%" PRIu64 " records\n", r->records);
     else

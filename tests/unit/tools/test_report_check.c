@@ -16,7 +16,7 @@
 
 #include "tools/commands.h"
 
-static char folder[64], healthy[96], spiky[96], sick[96], twice[96], output[96];
+static char folder[64], healthy[96], spiky[96], sick[96], twice[96], later[96], output[96];
 
 static void write_records(FILE *file, int from, int to, int spike, int nan_at) {
     for (int i = from; i <= to; i++) {
@@ -52,13 +52,18 @@ static int set_up(void **unused) {
     write_records(file, 1, 300, 150, 0);
     write_records(file, 1, 400, 0, 0);
     fclose(file);
+    file = create(later, "later.jsonl");
+    write_records(file, 1, 300, 0, 0);
+    write_records(file, 1, 400, 150, 0);
+    write_records(file, 1, 200, 0, 0);
+    fclose(file);
     snprintf(output, sizeof output, "%s/out", folder);
     return 0;
 }
 
 static int tear_down(void **unused) {
     (void)unused;
-    const char *const files[] = {healthy, spiky, sick, twice, output};
+    const char *const files[] = {healthy, spiky, sick, twice, later, output};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) unlink(files[i]);
     return rmdir(folder);
 }
@@ -143,7 +148,7 @@ static void several_runs_of_a_log_are_told_apart(void **unused) {
     assert_int_equal(json_integer_value(json_object_get(incident, "run")), 1);
     json_decref(report);
     assert_int_equal(run_to_file(keel_cmd_report, STDOUT_FILENO, 2, text), 0);
-    assert_non_null(strstr(read_output(), "run 2 of 2\n"));
+    assert_non_null(strstr(read_output(), "twice.jsonl, run 2 of 2: 400 records\n"));
     assert_int_equal(run_to_file(keel_cmd_report, STDOUT_FILENO, 6, second), 0);
     report = json_loads(read_output(), 0, NULL);
     assert_int_equal(json_integer_value(json_object_get(report, "records")), 400);
@@ -151,6 +156,27 @@ static void several_runs_of_a_log_are_told_apart(void **unused) {
     json_decref(report);
     assert_int_equal(run_to_file(keel_cmd_report, STDERR_FILENO, 4, third), 2);
     assert_non_null(strstr(read_output(), "no run 3"));
+}
+
+static void report_and_check_speak_of_the_same_run(void **unused) {
+    (void)unused;
+    char *report[] = {"report", later, NULL}, *check[] = {"check", later, NULL};
+    char *first[] = {"report", later, "--run", "1", NULL};
+    assert_int_equal(run_to_file(keel_cmd_report, STDOUT_FILENO, 2, report), 0);
+    const char *text = read_output();
+    assert_ptr_equal(strstr(text, later), text);
+    assert_ptr_equal(strstr(text, ", run 2 of 3  run later.jsonl#2, steps 1 to 400"), text + strlen(later));
+    const char *worst = strstr(text, "WARNING: loss jumped to 9 at step 150");
+    const char *line = strstr(text, "later.jsonl, run 1 of 3: 300 records\n");
+    assert_non_null(worst);
+    assert_true(line > worst);
+    assert_true(strstr(text, "later.jsonl, run 3 of 3: 200 records\n") > line);
+    assert_int_equal(run_to_file(keel_cmd_check, STDOUT_FILENO, 2, check), 1);
+    assert_int_equal(lines_of(read_output()), 1);
+    assert_non_null(strstr(read_output(), "later.jsonl, run 2 of 3: 1 incident in 400 records; step 150: "));
+    assert_int_equal(run_to_file(keel_cmd_report, STDOUT_FILENO, 4, first), 0);
+    assert_non_null(strstr(read_output(), "run 1 of 3"));
+    assert_null(strstr(read_output(), "run 2 of 3"));
 }
 
 static void several_paths_as_json_are_a_list(void **unused) {
@@ -176,6 +202,7 @@ int main(void) {
         cmocka_unit_test(an_unreadable_path_is_one_line_and_two),
         cmocka_unit_test(several_paths_are_a_line_each_the_worst_first),
         cmocka_unit_test(several_runs_of_a_log_are_told_apart),
+        cmocka_unit_test(report_and_check_speak_of_the_same_run),
         cmocka_unit_test(several_paths_as_json_are_a_list),
         cmocka_unit_test(html_is_refused_clearly),
     };
