@@ -158,6 +158,8 @@ static keel_status open_source(keel_pack_job *job, hid_t access, uint64_t *bytes
     keel_segment_head head;
     const keel_status status = keel_segment_head_read(job->path, &head);
     if (status) return status;
+    // Pieces are narrower than the source's chunks, which a cache would load again for each.
+    H5Pset_cache(access, 0, 0, 0, 0);
     // A killed writer's file is marked as open and is read as if it were.
     job->source = H5Fopen(job->path, H5F_ACC_RDONLY | (head.open ? H5F_ACC_SWMR_READ : 0), access);
     if (job->source < 0) return keel_h5_fail(KEEL_ERR_FORMAT, job->path, "cannot open it");

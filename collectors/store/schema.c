@@ -7,7 +7,7 @@
 #include "collectors/store/h5.h"
 #include "collectors/store/pack_worker.h"
 
-enum { LIVE_CHUNK_BYTES = 256 << 10, LIVE_COLUMNS = 512, LIVE_ROWS = 256 };
+enum { LIVE_CHUNK_BYTES = 256 << 10, LIVE_COLUMNS = 2048, LIVE_ROWS = 256 };
 enum { PACKED_CHUNK_BYTES = 32 << 10, PACKED_COLUMNS = 16, PACKED_ROWS = 4096 };
 enum { INCIDENT_ROWS = 16, TABLE_ROWS = 1024 };
 

@@ -113,8 +113,8 @@ typedef struct keel_growing {
 // Columns of a row: 1, or tail; and micro-batches: 1 but for rank 3.
 hsize_t keel_growing_columns(const keel_growing *growing);
 hsize_t keel_growing_micros(const keel_growing *growing);
-// Live: about 256 KiB, at most 512 columns wide, not compressed. Packed: [256, 16] of 8 bytes, shuffle and deflate, but
-// for a plain one.
+// Live: about 256 KiB, not compressed. Wide rather than high: fewer writes a row, and fewer rows that a segment's end
+// leaves unused. Packed: [256, 16] of 8 bytes, shuffle and deflate, but for a plain one.
 void keel_growing_chunk(const keel_growing *growing, bool packed, hsize_t chunk[3]);
 // With ROWS rows, nothing allocated. *DATASET is the caller's.
 keel_status keel_growing_create(hid_t file, const char *file_path, const keel_growing *growing, bool packed,
