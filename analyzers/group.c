@@ -130,17 +130,26 @@ static void copy_text(char *to, size_t size, const char *from) {
     memset(to + n, 0, size - n);
 }
 
+// A burst goes on to tell of itself; another one takes its place only by being worse, and a note never does.
+static bool is_worst(const keel_trouble *t, const keel_finding *f) {
+    if (t->bursts == 0 || f->key == t->peak_key) return true;
+    if ((f->severity == KEEL_INFO) != (t->peak_severity == KEEL_INFO)) return f->severity != KEEL_INFO;
+    return fabs(f->score) > fabs(t->score);
+}
+
 static void update_trouble(keel_trouble *t, const keel_finding *f, uint64_t record) {
     bool again = t->key != f->key; // another burst of what the incident has seen already
     bool first = t->bursts == 0;
-    bool greater = first || !again || !(fabs(f->score) < fabs(t->score));
+    bool worst = is_worst(t, f);
     if (again || first) t->bursts++;
     t->key = f->key;
     t->closed = f->closed;
     if (f->severity > t->severity) t->severity = f->severity;
     if (first || f->first_step < t->first_step) t->first_step = f->first_step;
     if (first || f->last_step > t->last_step) t->last_step = f->last_step;
-    if (greater) {
+    if (worst) {
+        t->peak_key = f->key;
+        t->peak_severity = f->severity;
         t->peak_step = f->peak_step;
         t->value = f->value;
         t->expected = f->expected;

@@ -15,8 +15,9 @@ typedef struct keel_trouble {
     uint32_t rule; // index in the table of rules
     uint32_t key;
     uint32_t closed;
-    uint32_t bursts; // how many keys it has taken up
-    keel_severity severity;
+    uint32_t bursts;   // how many keys it has taken up
+    uint32_t peak_key; // of the burst whose finding is the worst so far: what the peak is of
+    keel_severity severity, peak_severity;
     int32_t rank;
     int64_t site;
     uint64_t first_step, peak_step, last_step;

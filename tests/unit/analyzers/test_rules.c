@@ -80,6 +80,32 @@ static void a_bad_batch_is_one_warning(void **unused) {
     end(s);
 }
 
+// What rises again while the first excursion has hardly ended is part of it, but not its peak.
+static void a_later_smaller_excursion_is_not_the_peak(void **unused) {
+    (void)unused;
+    scene *s = begin();
+    quiet(s, 200, 3, 0.4);
+    step_with(s, 3, 6);
+    const keel_incident first = *only(s, KEEL_WARNING);
+    assert_int_equal(first.peak_step, 201);
+    quiet(s, 4, 3, 0.4);
+    for (int i = 0; i < 3; i++) {
+        step_with(s, 3, 4 + 0.1 * i);
+        const keel_incident *k = only(s, KEEL_WARNING);
+        assert_int_equal(k->peak_step, 201);
+        assert_true(k->value == 6 && k->expected == first.expected && k->score == first.score);
+        assert_non_null(strstr(k->message, "6 at step 201"));
+    }
+    assert_int_equal(only(s, KEEL_WARNING)->last_step, 208);
+    quiet(s, 4, 3, 0.4);
+    step_with(s, 3, 60); // a greater one is
+    const keel_incident *k = only(s, KEEL_WARNING);
+    assert_int_equal(k->first_step, 201);
+    assert_int_equal(k->peak_step, 213);
+    assert_true(k->value == 60 && k->score > first.score);
+    end(s);
+}
+
 // A garbage batch early in a run, while the loss still falls fast.
 static void a_bad_batch_in_the_descent(void **unused) {
     (void)unused;
@@ -351,7 +377,8 @@ static void the_search_for_the_loss_scale_is_quiet(void **unused) {
     end(s);
 }
 
-// A log that prints only norms: in its first records they belong to the search; later one is a warning, and some in a row are lost.
+// A log that prints only norms: in its first records they belong to the search; later one is a warning, and some in a
+// row are lost.
 static void norms_that_are_not_finite(void **unused) {
     (void)unused;
     scene *s = begin();
@@ -519,6 +546,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(healthy_run_is_quiet),
         cmocka_unit_test(a_bad_batch_is_one_warning),
+        cmocka_unit_test(a_later_smaller_excursion_is_not_the_peak),
         cmocka_unit_test(a_bad_batch_in_the_descent),
         cmocka_unit_test(bloom_is_found_before_the_loss_peaks),
         cmocka_unit_test(a_level_shift_is_one_incident),
