@@ -23,11 +23,17 @@ enum { QUIET = 8, KNOWN_EPISODES = 3, SEARCH = 64 };
 static const char *const vital[] = {"loss", "loss_total", "aux_loss", "z_loss", "grad_norm"};
 enum { VITAL = sizeof vital / sizeof *vital, GRAD_NORM = VITAL - 1 };
 
+// What is known of the values at a place. The counts are those of the first replica; a weight that went bad on another
+// one is told by the rank alone.
+enum { KIND_NAN, KIND_INF, KIND_UNCOUNTED, KINDS };
+static const char *const kind_names[KINDS] = {"NaN", "Inf", "NaN or Inf"};
+static const char *const kind_series[KINDS] = {"nans", "infs", "rank_nonfinite"};
+
 typedef struct place {
     int64_t site; // -1: none
     uint64_t step;
     uint32_t phase, micro, rank;
-    bool nan;
+    uint32_t kind;
 } place;
 
 typedef struct state {
@@ -76,6 +82,19 @@ static bool any_bad(const uint64_t *counts, uint32_t n) {
     return bad != 0;
 }
 
+// KEEL_RANK_NONE where no rank is named.
+static uint32_t bad_rank(const keel_row *row, uint32_t site) {
+    uint64_t rank = row->u64[KEEL_OP_rank_nonfinite] ? row->u64[KEEL_OP_rank_nonfinite][site] : KEEL_NOT_COLLECTED;
+    return rank < KEEL_RANK_NONE ? (uint32_t)rank : KEEL_RANK_NONE;
+}
+
+static bool any_rank(const uint64_t *ranks, uint32_t n) {
+    uint64_t named = 0;
+    if (!ranks) return false;
+    for (uint32_t i = 0; i < n; i++) named |= ranks[i] ^ KEEL_NOT_COLLECTED;
+    return named != 0;
+}
+
 static bool any_collected(const keel_row *row, uint32_t n) {
     const uint64_t *nans = row->u64[KEEL_OP_nans];
     for (uint32_t i = 0; nans && i < n; i++)
@@ -85,13 +104,15 @@ static bool any_collected(const keel_row *row, uint32_t n) {
 
 static place place_of(const keel_detector_input *in, uint32_t site) {
     uint64_t micro = in->row->u64[KEEL_OP_micro_nonfinite] ? in->row->u64[KEEL_OP_micro_nonfinite][site] : UINT64_MAX;
-    uint64_t rank = in->row->u64[KEEL_OP_rank_nonfinite] ? in->row->u64[KEEL_OP_rank_nonfinite][site] : UINT64_MAX;
+    bool nan = count_at(in->row, KEEL_OP_nans, site) > 0, inf = count_at(in->row, KEEL_OP_infs, site) > 0;
     return (place){.site = site,
                    .step = in->row->step.step,
                    .phase = (uint32_t)in->info->sites[site].phase,
                    .micro = micro < KEEL_RANK_NONE ? (uint32_t)micro : 0,
-                   .rank = rank < KEEL_RANK_NONE ? (uint32_t)rank : KEEL_RANK_NONE,
-                   .nan = count_at(in->row, KEEL_OP_nans, site) > 0};
+                   .rank = bad_rank(in->row, site),
+                   .kind = nan   ? KIND_NAN
+                           : inf ? KIND_INF
+                                 : KIND_UNCOUNTED};
 }
 
 static bool comes_before(const keel_detector_input *in, const place *a, const place *b) {
@@ -114,9 +135,12 @@ static void find_bad_sites(const keel_detector_input *in, bad_sites *bad) {
     uint32_t n = in->info->site_count;
     bad->count = bad->fresh = 0;
     bad->optimizer = false;
-    if (!any_bad(in->row->u64[KEEL_OP_nans], n) && !any_bad(in->row->u64[KEEL_OP_infs], n)) return;
+    if (!any_bad(in->row->u64[KEEL_OP_nans], n) && !any_bad(in->row->u64[KEEL_OP_infs], n) &&
+        !any_rank(in->row->u64[KEEL_OP_rank_nonfinite], n))
+        return;
     for (uint32_t i = 0; i < n; i++) {
-        if (!count_at(in->row, KEEL_OP_nans, i) && !count_at(in->row, KEEL_OP_infs, i)) continue;
+        bool counted = count_at(in->row, KEEL_OP_nans, i) || count_at(in->row, KEEL_OP_infs, i);
+        if (!counted && bad_rank(in->row, i) == KEEL_RANK_NONE) continue;
         if (in->info->sites[i].phase == KEEL_PHASE_RECOMPUTE) continue;
         if (in->info->sites[i].phase == KEEL_PHASE_OPTIMIZER) bad->optimizer = true;
         if (!seen[i]) bad->fresh++;
@@ -144,9 +168,13 @@ static void add_evidence(state *s, const keel_detector_input *in, const place *p
     char *line = s->evidence[s->evidence_count++];
     memset(line, 0, KEEL_EVIDENCE_BYTES);
     describe_place(in, p, line, KEEL_EVIDENCE_BYTES);
-    keel_text_append(line, KEEL_EVIDENCE_BYTES, ": %" PRIu64 " NaN, %" PRIu64 " Inf",
-                     count_at(in->row, KEEL_OP_nans, (uint32_t)p->site),
-                     count_at(in->row, KEEL_OP_infs, (uint32_t)p->site));
+    if (p->kind == KIND_UNCOUNTED)
+        keel_text_append(line, KEEL_EVIDENCE_BYTES,
+                         ": NaN or Inf; the first replica, whose values are counted, has none");
+    else
+        keel_text_append(line, KEEL_EVIDENCE_BYTES, ": %" PRIu64 " NaN, %" PRIu64 " Inf",
+                         count_at(in->row, KEEL_OP_nans, (uint32_t)p->site),
+                         count_at(in->row, KEEL_OP_infs, (uint32_t)p->site));
 }
 
 // ---- the trouble ----
@@ -160,7 +188,7 @@ static void describe(state *s, const keel_detector_input *in) {
     size_t size = sizeof s->clause;
     memset(text, 0, size);
     if (s->origin.site >= 0) {
-        keel_text_append(text, size, "%s first seen in ", s->origin.nan ? "NaN" : "Inf");
+        keel_text_append(text, size, "%s first seen in ", kind_names[s->origin.kind]);
         describe_place(in, &s->origin, text, size);
         uint32_t later = s->sites_seen > 1 ? s->sites_seen - 1 : 0;
         const char *scalar = s->scalar_mask & 1 ? "loss" : s->scalar_mask >> GRAD_NORM & 1 ? "grad_norm" : "";
@@ -231,7 +259,7 @@ static void emit(state *s, const keel_detector_input *in, keel_findings *finding
                       .evidence_count = s->evidence_count};
     if (s->origin.site >= 0) {
         keel_finding at_site = f;
-        at_site.series = s->origin.nan ? "nans" : "infs";
+        at_site.series = kind_series[s->origin.kind];
         at_site.site = s->origin.site;
         at_site.rank = s->origin.rank != KEEL_RANK_NONE ? (int64_t)s->origin.rank : -1;
         keel_findings_add(findings, &at_site);

@@ -314,6 +314,28 @@ static void the_first_bad_site_is_named(void **unused) {
     end(s);
 }
 
+// The counts are those of replica 0; another replica's weight is told by its rank alone, which may be 0 as well.
+static void a_bad_weight_of_another_replica_is_found(void **unused) {
+    (void)unused;
+    for (uint64_t rank = 0; rank < 2; rank++) {
+        scene *s = begin_with_sites();
+        quiet(s, 10, 3, 0.4);
+        next(s, 3, 0.4);
+        s->run.rank[5] = rank;
+        judge(s->analysis, &s->run);
+        const keel_incident *k = only(s, KEEL_CRITICAL);
+        assert_string_equal(k->site, "layers.2.mlp.down.weight:weight");
+        assert_string_equal(k->series, "rank_nonfinite");
+        assert_int_equal(k->rank, rank);
+        assert_int_equal(k->first_step, 11);
+        char text[64];
+        snprintf(text, sizeof text, "(weight) on rank %d at step 11", (int)rank);
+        assert_ptr_equal(strstr(k->message, "NaN or Inf first seen in layers.2.mlp.down.weight "), k->message);
+        assert_non_null(strstr(k->message, text));
+        end(s);
+    }
+}
+
 static void an_earlier_micro_batch_comes_first(void **unused) {
     (void)unused;
     scene *s = begin_with_sites();
@@ -556,6 +578,7 @@ int main(void) {
         cmocka_unit_test(a_learning_rate_jump_begins_the_incident),
         cmocka_unit_test(a_schedule_is_no_jump),
         cmocka_unit_test(the_first_bad_site_is_named),
+        cmocka_unit_test(a_bad_weight_of_another_replica_is_found),
         cmocka_unit_test(an_earlier_micro_batch_comes_first),
         cmocka_unit_test(a_weight_spoilt_the_step_before_is_the_origin),
         cmocka_unit_test(an_unsampled_origin_is_said),
