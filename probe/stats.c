@@ -262,8 +262,9 @@ double keel_stats_view(const keel_stats *s, keel_op op) {
     const double n = (double)s->n;
     const double finite = keel_stats_finite_count(s);
     const double nonzero = finite - (double)s->zeros;
-    // A sick tensor must not look healthy: what a NaN or Inf would spoil is NaN.
-    const double healthy = keel_stats_nonfinite(s) ? NAN : n;
+    // A sick tensor must not look healthy: what a NaN or Inf would spoil is NaN, also where only a copy that does not
+    // count, on another rank, holds it.
+    const double healthy = keel_stats_nonfinite(s) || s->rank_nonfinite != KEEL_RANK_NONE ? NAN : n;
     const double ranks = (double)s->log_norm_ranks;
     switch (op) {
     case KEEL_OP_norm:

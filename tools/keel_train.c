@@ -4,6 +4,7 @@
 #include <mpi.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +30,8 @@ static const char usage[] =
     "  --print-structure     print modules, shapes and collectives, and stop\n"
     "  --version, --help\n"
     "\n"
-    "exit: 0 trained, 1 training stopped by its own rules (see the message), 2 bad usage, configuration or data\n";
+    "exit: 0 trained, 1 training stopped by its own rules (see the message), 2 bad usage, configuration or data,\n"
+    "      128 + N stopped in order by signal N\n";
 
 typedef struct arguments {
     const char *config_path, *monitor_path;
@@ -80,7 +82,7 @@ static int parse_arguments(int argc, char **argv, arguments *args) {
     const char **sets = args->train_sets;
     size_t set_count = 0;
     opterr = 0;
-    for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {
+    for (int option; (option = getopt_long(argc, argv, ":", options, NULL)) != -1;) {
         switch (option) {
         case MONITOR:
             args->monitor_path = optarg;
@@ -101,7 +103,9 @@ static int parse_arguments(int argc, char **argv, arguments *args) {
             fputs(usage, stdout);
             return 1;
         default:
-            fprintf(stderr, "keel-train: %s: unknown option, or one without its value; try keel-train --help\n",
+            fprintf(stderr,
+                    option == ':' ? "keel-train: %s: its value is missing; try keel-train --help\n"
+                                  : "keel-train: %s: unknown option; try keel-train --help\n",
                     argv[optind - 1]);
             return 3;
         }
@@ -151,13 +155,16 @@ static keel_status settings_text(const keel_train_config *train, const keel_moni
     return status;
 }
 
-static keel_trainer *stop_target; // set before the thread starts
+static _Atomic(keel_trainer *) stop_target; // NULL: the run is over
+static atomic_int stop_signal;              // 0: none came
 
 static void *wait_for_signal(void *set) {
     int signal_number;
     sigwait(set, &signal_number);
+    atomic_store(&stop_signal, signal_number);
     fprintf(stderr, "keel-train: %s: stopping at the next step border\n", strsignal(signal_number));
-    keel_trainer_stop(stop_target);
+    keel_trainer *trainer = atomic_load(&stop_target);
+    if (trainer) keel_trainer_stop(trainer);
     return NULL;
 }
 
@@ -263,7 +270,8 @@ static keel_status train(const arguments *args, const keel_affinity *affinity, b
         keel_affinity_describe(affinity, sharing, sizeof sharing);
         printf("%s; %s\n", blas ? blas : keel_error(), sharing);
         free(blas);
-        if (monitor) printf("monitor: %s -> %s\n", keel_assembly_describe(assembly), keel_assembly_directory(assembly));
+        if (monitor && monitor->enabled)
+            printf("monitor: %s -> %s\n", keel_assembly_describe(assembly), keel_assembly_directory(assembly));
         fflush(stdout);
     }
 
@@ -272,11 +280,12 @@ static keel_status train(const arguments *args, const keel_affinity *affinity, b
     sigaddset(&signals, SIGTERM);
     sigaddset(&signals, SIGINT);
     pthread_t waiter;
-    stop_target = trainer;
+    atomic_store(&stop_target, trainer);
     if (pthread_create(&waiter, NULL, wait_for_signal, &signals) == 0) pthread_detach(waiter);
 
     status = agree(keel_trainer_run(trainer));
 done:
+    atomic_store(&stop_target, NULL);
     keel_trainer_close(trainer);
     if (assembly) {
         char *directory =
@@ -323,6 +332,7 @@ int main(int argc, char **argv) {
     if (!status) status = agree(keel_blas_check());
     if (!status) status = train(&args, &affinity, provided == MPI_THREAD_MULTIPLE);
     code = exit_code(status);
+    if (!status && atomic_load(&stop_signal)) code = 128 + atomic_load(&stop_signal);
     MPI_Finalize();
 done:
     free(args.train_sets);

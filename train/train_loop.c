@@ -181,9 +181,9 @@ static keel_status diverged(const keel_trainer *trainer, const outcome *out) {
                          " updates were skipped",
                          step, (int)out->control[KEEL_CONTROL_LOSS_RANK], in_row);
     return keel_fail(KEEL_ERR_DIVERGED,
-                     "stopped at step %" PRIu64 ": the gradient norm was %g, and the last %" PRIu64
+                     "stopped at step %" PRIu64 ": the gradient norm was %s, and the last %" PRIu64
                      " updates were skipped",
-                     step, out->grad_norm, in_row);
+                     step, isnan(out->grad_norm) ? "NaN" : "infinite", in_row);
 }
 
 static keel_status finish_run(keel_trainer *trainer, bool critical_open) {

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "train/data/shards.h"
 #include "train/pretrained.h"
@@ -245,6 +246,7 @@ keel_status keel_trainer_open_with(const keel_train_config *config, const keel_s
     made->probe = probe;
     made->new_run = !resume;
     made->control_op = MPI_OP_NULL;
+    made->output_lock = -1;
     keel_status status = keel_mesh_open(&config->parallel, comm, &made->mesh);
     if (status) goto fail;
     const keel_comm *world = &made->mesh.world;
@@ -270,6 +272,7 @@ void keel_trainer_close(keel_trainer *trainer) {
     if (!trainer) return;
     free(trainer->monitor);
     keel_checkpoint_folder_close(&trainer->folder);
+    if (trainer->output_lock >= 0) close(trainer->output_lock);
     free(trainer->tokens);
     keel_sequences_close(&trainer->own_sequences);
     keel_optimizer_close(trainer->optimizer);

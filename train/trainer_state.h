@@ -52,6 +52,7 @@ struct keel_trainer {
     uint32_t *tokens; // [B, T + 1]
     keel_facts facts;
     keel_checkpoint_folder folder; // on rank 0
+    int output_lock;               // on rank 0, while it runs; -1: none
     keel_progress progress;
     void *monitor; // its state from the checkpoint, until the run starts; NULL: none
     size_t monitor_bytes;

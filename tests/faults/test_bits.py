@@ -56,7 +56,7 @@ class Bits(Case):
         time.sleep(0.5)
         p.send_signal(signal.SIGTERM)
         out, err = p.communicate(timeout=60)
-        self.assertEqual(p.returncode, 0, err)
+        self.assertEqual(p.returncode, 128 + signal.SIGTERM, err)
         steps = int(self.losses(self.path("term"))[-1][0])
         self.assertGreater(steps, 0)
         self.assertEqual(self.report(self.path("term-run"))["last_step"], steps)
