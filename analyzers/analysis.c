@@ -11,6 +11,7 @@
 typedef struct progress {
     uint64_t records, first_step, last_step;
     uint64_t last_hash; // of the last row's scalars
+    uint64_t dropped_steps;
     keel_health health;
 } progress;
 
@@ -58,11 +59,25 @@ static uint64_t hash_scalars(const keel_analysis *a, const keel_row *row) {
     return hash;
 }
 
+// A row that only says that a step was lost.
+static bool is_without_values(const keel_analysis *a, const keel_row *row) {
+    if (!(row->step.flags & KEEL_STEP_DROPPED)) return false;
+    for (uint32_t i = 0; i < a->info->scalar_count; i++)
+        if (row->scalar_set[i]) return false;
+    return true;
+}
+
 keel_status keel_analysis_row(keel_analysis *a, const keel_row *row) {
     progress *at = &a->at;
     uint64_t step = row->step.step, hash = hash_scalars(a, row);
     bool repeated = at->records > 0 && step == at->last_step && hash == at->last_hash && a->info->site_count == 0;
     a->findings.count = 0;
+    at->dropped_steps += row->dropped_frames;
+    if (is_without_values(a, row)) {
+        at->dropped_steps++;
+        at->last_step = at->health.judged_step = step;
+        return keel_group_row(a->group, a->info, &a->findings, at->records);
+    }
     if (!repeated) {
         bool resumed = (row->step.flags & KEEL_STEP_RESUMED) || (at->records > 0 && step < at->last_step);
         keel_rules_row(a->rules, row, at->records, resumed, &a->findings);
@@ -107,6 +122,9 @@ uint64_t keel_analysis_first_step(const keel_analysis *a) {
 }
 uint64_t keel_analysis_last_step(const keel_analysis *a) {
     return a->at.last_step;
+}
+uint64_t keel_analysis_dropped_steps(const keel_analysis *a) {
+    return a->at.dropped_steps;
 }
 void keel_analysis_set_last_id(keel_analysis *a, uint32_t last) {
     keel_group_set_last_id(a->group, last);

@@ -199,6 +199,7 @@ static keel_status finish(keel_status status, keel_result *result, keel_result *
         return status;
     }
     result->records = keel_analysis_records(o->analysis);
+    result->dropped_steps = keel_analysis_dropped_steps(o->analysis);
     result->first_step = keel_analysis_first_step(o->analysis);
     result->last_step = keel_analysis_last_step(o->analysis);
     result->trace = o->trace;

@@ -17,6 +17,7 @@ typedef struct keel_result {
     char *source;                   // as given
     size_t run, runs;               // where the source holds several: which of them this is, from 1, and of how many
     uint64_t records;               // rows judged
+    uint64_t dropped_steps;         // steps that were not recorded, beside them
     uint64_t first_step, last_step; // the least and the last; 0 where there are none
     const keel_incident *incidents; // owned by the analysis
     size_t incident_count;

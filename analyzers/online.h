@@ -28,6 +28,9 @@ keel_health keel_analysis_health(const keel_analysis *analysis);
 uint64_t keel_analysis_records(const keel_analysis *analysis);    // rows judged
 uint64_t keel_analysis_first_step(const keel_analysis *analysis); // the least; 0: none
 uint64_t keel_analysis_last_step(const keel_analysis *analysis);  // of the last row
+// Steps that were not recorded: lost before a row, or a row without values (flagged KEEL_STEP_DROPPED, no scalar set),
+// which is not judged and does not count as a record.
+uint64_t keel_analysis_dropped_steps(const keel_analysis *analysis);
 
 // BYTES is malloc'ed, the caller's. The state that goes on exactly as this one would.
 keel_status keel_analysis_save(const keel_analysis *analysis, void **bytes, size_t *size);

@@ -77,10 +77,22 @@ keel_status keel_incident_json(const keel_incident *incident, const keel_inciden
     return KEEL_OK;
 }
 
-static void set_extent(json_t *object, uint64_t records, uint64_t first_step, uint64_t last_step) {
-    json_object_set_new(object, "records", json_integer((json_int_t)records));
-    json_object_set_new(object, "first_step", json_integer((json_int_t)first_step));
-    json_object_set_new(object, "last_step", json_integer((json_int_t)last_step));
+typedef struct extent {
+    uint64_t records, dropped_steps, first_step, last_step;
+} extent;
+
+static extent extent_of(const keel_result *run) {
+    return (extent){.records = run->records,
+                    .dropped_steps = run->dropped_steps,
+                    .first_step = run->first_step,
+                    .last_step = run->last_step};
+}
+
+static void set_extent(json_t *object, const extent *e) {
+    json_object_set_new(object, "records", json_integer((json_int_t)e->records));
+    json_object_set_new(object, "dropped_steps", json_integer((json_int_t)e->dropped_steps));
+    json_object_set_new(object, "first_step", json_integer((json_int_t)e->first_step));
+    json_object_set_new(object, "last_step", json_integer((json_int_t)e->last_step));
 }
 
 static json_t *incident_list(const keel_result *const *runs, size_t count) {
@@ -99,23 +111,26 @@ static json_t *run_list(const keel_result *const *runs, size_t count) {
     for (size_t r = 0; r < count; r++) {
         json_t *object = json_object();
         json_object_set_new(object, "run", json_integer((json_int_t)r + 1));
-        set_extent(object, runs[r]->records, runs[r]->first_step, runs[r]->last_step);
+        const extent e = extent_of(runs[r]);
+        set_extent(object, &e);
         json_array_append_new(list, object);
     }
     return list;
 }
 
 keel_status keel_report_json(const keel_result *const *runs, size_t count, FILE *out) {
-    uint64_t records = 0, first_step = runs[0]->first_step, last_step = runs[0]->last_step;
-    for (size_t r = 0; r < count; r++) {
-        records += runs[r]->records;
-        if (runs[r]->first_step < first_step) first_step = runs[r]->first_step;
-        if (runs[r]->last_step > last_step) last_step = runs[r]->last_step;
+    extent all = extent_of(runs[0]);
+    for (size_t r = 1; r < count; r++) {
+        const extent e = extent_of(runs[r]);
+        all.records += e.records;
+        all.dropped_steps += e.dropped_steps;
+        if (e.first_step < all.first_step) all.first_step = e.first_step;
+        if (e.last_step > all.last_step) all.last_step = e.last_step;
     }
     json_t *report = json_object();
     json_object_set_new(report, "schema", json_integer(SCHEMA));
     json_object_set_new(report, "source", text(runs[0]->source));
-    set_extent(report, records, first_step, last_step);
+    set_extent(report, &all);
     json_object_set_new(report, "incidents", incident_list(runs, count));
     if (count > 1) json_object_set_new(report, "runs", run_list(runs, count));
     bool written =

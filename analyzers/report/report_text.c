@@ -83,6 +83,13 @@ static void print_source(const keel_result *r, FILE *out) {
     if (r->runs > 1) fprintf(out, ", run %zu of %zu", r->run, r->runs);
 }
 
+// BEFORE, then how many steps are missing; nothing where none are.
+static void print_dropped(const keel_result *r, const char *before, FILE *out) {
+    if (r->dropped_steps == 0) return;
+    fprintf(out, "%s%" PRIu64 " of %" PRIu64 " steps were not recorded (very short steps, a slow disk or a slow sink)",
+            before, r->dropped_steps, r->records + r->dropped_steps);
+}
+
 static void print_head(const keel_result *r, FILE *out) {
     const keel_run_info *info = r->info;
     print_source(r, out);
@@ -90,7 +97,9 @@ static void print_head(const keel_result *r, FILE *out) {
     if (info && info->host[0]) fprintf(out, " on %s", info->host);
     if (info && info->world_size > 1) fprintf(out, ", %" PRIu32 " ranks", info->world_size);
     if (r->records) fprintf(out, ", steps %" PRIu64 " to %" PRIu64, r->first_step, r->last_step);
-    fprintf(out, ", %" PRIu64 " records\n\n", r->records);
+    fprintf(out, ", %" PRIu64 " records", r->records);
+    print_dropped(r, "\n", out);
+    fputs("\n\n", out);
 }
 
 static void print_verdict(const keel_result *r, const keel_report_style *style, int width, FILE *out) {
@@ -183,9 +192,11 @@ keel_status keel_report_line(const keel_result *r, const keel_report_style *styl
     print_source(r, out);
     fputs(": ", out);
     if (severity < KEEL_WARNING)
-        fprintf(out, "%" PRIu64 " records\n", r->records);
+        fprintf(out, "%" PRIu64 " records", r->records);
     else
-        fprintf(out, "%zu incident%s in %" PRIu64 " records; step %" PRIu64 ": %s\n", count, plural(count), r->records,
+        fprintf(out, "%zu incident%s in %" PRIu64 " records; step %" PRIu64 ": %s", count, plural(count), r->records,
                 keel_report_worst(r)->first_step, keel_report_worst(r)->message);
+    print_dropped(r, "; ", out);
+    fputc('\n', out);
     return ferror(out) ? keel_fail(KEEL_ERR_IO, "the report cannot be written") : KEEL_OK;
 }

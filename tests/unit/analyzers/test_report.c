@@ -168,6 +168,46 @@ static void lines_and_severities(void **unused) {
     free(s);
 }
 
+// 49 rows that each stand for a lost step more, and one without values at the end, which stands for two.
+static void every_other_step(story *s, uint64_t step) {
+    s->run.row.dropped_frames = 1;
+    if (step < 50) return;
+    s->run.row.step.flags |= KEEL_STEP_DROPPED;
+    memset(s->run.set, 0, sizeof s->run.set);
+}
+
+static void steps_that_were_not_recorded_are_said(void **unused) {
+    (void)unused;
+    static const char said[] = "51 of 100 steps were not recorded (very short steps, a slow disk or a slow sink)";
+    story *s = malloc(sizeof *s);
+    keel_result *result = judge_story(s, every_other_step, 50, true);
+    assert_int_equal(result->records, 49);
+    assert_int_equal(result->dropped_steps, 51);
+    assert_int_equal(result->last_step, 50);
+    assert_int_equal(result->incident_count, 0);
+    keel_status (*const forms[])(const keel_result *, const keel_report_style *, FILE *) = {keel_report_text,
+                                                                                            keel_report_line};
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        FILE *out = tmpfile();
+        assert_int_equal(forms[i](result, &(keel_report_style){.width = 80}, out), KEEL_OK);
+        rewind(out);
+        size_t size;
+        char *text = read_all(out, &size);
+        assert_non_null(strstr(text, said));
+        free(text);
+        fclose(out);
+    }
+    FILE *out = tmpfile();
+    assert_int_equal(keel_report_json((const keel_result *const *)&result, 1, out), KEEL_OK);
+    rewind(out);
+    json_t *report = json_loadf(out, 0, NULL);
+    assert_int_equal(json_integer_value(json_object_get(report, "dropped_steps")), 51);
+    json_decref(report);
+    fclose(out);
+    keel_result_free(result);
+    free(s);
+}
+
 static void json_holds_what_the_schema_says(void **unused) {
     (void)unused;
     story *s = malloc(sizeof *s);
@@ -214,6 +254,7 @@ int main(void) {
         cmocka_unit_test(nonfinite),
         cmocka_unit_test(ascii_is_ascii),
         cmocka_unit_test(lines_and_severities),
+        cmocka_unit_test(steps_that_were_not_recorded_are_said),
         cmocka_unit_test(json_holds_what_the_schema_says),
         cmocka_unit_test(a_path_of_any_bytes_is_valid_json),
     };
