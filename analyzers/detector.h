@@ -19,6 +19,7 @@ typedef struct keel_finding {
     bool at_once;        // it begins and is over with this finding; closed too
     int64_t site;        // site id; -1: a scalar
     int64_t rank;        // -1: unknown
+    uint64_t skipped;    // updates skipped in it, where that kept it out of the parameters; else 0
     uint64_t first_step; // when it began, as far as the detector knows
     uint64_t peak_step, last_step;
     double value, expected, score; // at the peak

@@ -144,6 +144,7 @@ static void update_trouble(keel_trouble *t, const keel_finding *f, uint64_t reco
     if (again || first) t->bursts++;
     t->key = f->key;
     t->closed = f->closed;
+    t->skipped = f->skipped;
     if (f->severity > t->severity) t->severity = f->severity;
     if (first || f->first_step < t->first_step) t->first_step = f->first_step;
     if (first || f->last_step > t->last_step) t->last_step = f->last_step;
@@ -293,6 +294,7 @@ static void fill(const slot *s, const keel_run_info *info, keel_incident *incide
         keel_text_append(incident->message, sizeof incident->message, "; %s", order[i]->clause);
     }
     keel_cause(s->troubles, s->count, incident);
+    extra->skipped = lead->skipped;
 
     if (s->own_evidence) return;
     extra->evidence_count = 0;

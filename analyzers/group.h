@@ -22,6 +22,7 @@ typedef struct keel_trouble {
     int64_t site;
     uint64_t first_step, peak_step, last_step;
     uint64_t first_record, last_record;
+    uint64_t skipped; // as in the latest finding
     double value, expected, score;
     char series[KEEL_RULE_BYTES];
     char clause[KEEL_CLAUSE_BYTES];
@@ -29,6 +30,7 @@ typedef struct keel_trouble {
 
 // What an incident says beyond its stored form.
 typedef struct keel_incident_extra {
+    uint64_t skipped;   // updates skipped by what leads it, where that kept it out of the parameters; else 0
     uint32_t discarded; // 1: of a part of the run that was rolled back
     uint32_t evidence_count;
     char evidence[KEEL_EVIDENCE_MAX][KEEL_EVIDENCE_BYTES];

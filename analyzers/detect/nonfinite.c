@@ -47,8 +47,10 @@ typedef struct state {
     uint32_t sampled;    // 1: some site had its flags looked at when it began
     uint32_t evidence_count;
     uint32_t scalar_mask; // vital scalars that were bad
+    uint32_t spoilt;      // 1: parameters or the optimizer's state were bad under this key
     keel_severity severity;
     uint64_t bad_records; // under this key
+    uint64_t skipped;     // of them, those whose update was skipped
     uint64_t first_step, last_step, last_record;
     place origin;
     double bad[VITAL];    // the latest value that was not finite
@@ -231,7 +233,8 @@ static void begin(state *s, const keel_detector_input *in) {
     s->sites_seen = 0;
     if (again) return;
     s->key++;
-    s->bad_records = 0;
+    s->bad_records = s->skipped = 0;
+    s->spoilt = 0;
     s->evidence_count = 0;
     s->scalar_mask = 0;
     s->severity = KEEL_INFO;
@@ -248,6 +251,7 @@ static void emit(state *s, const keel_detector_input *in, keel_findings *finding
                       .closed = !s->active,
                       .site = -1,
                       .rank = -1,
+                      .skipped = s->skipped == s->bad_records && !s->spoilt ? s->skipped : 0,
                       .first_step = s->first_step,
                       .peak_step = s->first_step,
                       .last_step = s->last_step,
@@ -311,6 +315,8 @@ static void update(void *memory, const keel_detector_input *in, keel_findings *f
     s->last_record = in->record;
     s->bad_records++;
     s->in_a_row++;
+    if (in->row->step.flags & (KEEL_STEP_SKIPPED | KEEL_STEP_OVERFLOW)) s->skipped++;
+    if (sites.optimizer) s->spoilt = 1;
     s->scalar_mask |= bad;
     s->sites_seen += sites.fresh;
     if (sites.count && s->origin.site < 0) {

@@ -1,5 +1,7 @@
 #include "analyzers/report/advice.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 typedef struct advice {
@@ -38,11 +40,25 @@ static const advice table[] = {
     {"lr_jump", NULL, "compare the learning rate schedule with what was meant"},
 };
 
-const char *keel_advice(const keel_incident *incident) {
+static const char *from_table(const keel_incident *incident) {
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         if (table[i].rule[0] && strcmp(table[i].rule, incident->rule) != 0) continue;
         if (table[i].cause && strcmp(table[i].cause, incident->cause) != 0) continue;
         return table[i].text;
     }
     return "look at the series around the first step";
+}
+
+void keel_advice(const keel_incident *incident, const keel_incident_extra *extra, char text[KEEL_ADVICE_BYTES]) {
+    if (incident->open || extra->skipped == 0) {
+        snprintf(text, KEEL_ADVICE_BYTES, "%s", from_table(incident));
+        return;
+    }
+    bool one = extra->skipped == 1;
+    snprintf(text, KEEL_ADVICE_BYTES,
+             "%" PRIu64
+             " update%s skipped and training went on, so that there is nothing to undo; look at the batch of "
+             "the first step%s%s%s",
+             extra->skipped, one ? " was" : "s were", incident->site[0] ? " and at the input and dtype of " : "",
+             incident->site, incident->site[0] ? "" : ", and set non-finite flags on every site if it comes again");
 }

@@ -2,8 +2,9 @@
 #ifndef KEEL_ANALYZERS_REPORT_ADVICE_H
 #define KEEL_ANALYZERS_REPORT_ADVICE_H
 
-#include "collectors/incident.h"
+#include "analyzers/group.h"
 
-const char *keel_advice(const keel_incident *incident);
+enum { KEEL_ADVICE_BYTES = 512 };
+void keel_advice(const keel_incident *incident, const keel_incident_extra *extra, char text[KEEL_ADVICE_BYTES]);
 
 #endif

@@ -132,8 +132,10 @@ static void print_verdict(const keel_result *r, const keel_report_style *style, 
     else
         snprintf(text, sizeof text, "%s (confidence %.2f)", k->cause, k->confidence);
     print_item(out, "cause", text, width);
-    print_item(out, "next", keel_advice(k), width);
     const keel_incident_extra *extra = keel_analysis_extra(r->analysis, index);
+    char advice[KEEL_ADVICE_BYTES];
+    keel_advice(k, extra, advice);
+    print_item(out, "next", advice, width);
     if (extra->evidence_count < 2 && !k->site[0]) return;
     fprintf(out, "  %s\n", k->site[0] ? "seen, in the order of the data flow:" : "seen, in the order of steps:");
     for (uint32_t i = 0; i < extra->evidence_count; i++) {

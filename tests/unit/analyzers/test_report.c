@@ -168,6 +168,46 @@ static void lines_and_severities(void **unused) {
     free(s);
 }
 
+// Two gradients that were not finite, caught in time.
+static void skipped_updates(story *s, uint64_t step) {
+    if (step != 120 && step != 122) return;
+    run_set(&s->run, GRAD_NORM, NAN);
+    run_bad_site(&s->run, 1, 1, 0);
+    s->run.row.step.flags |= KEEL_STEP_SKIPPED;
+}
+
+// The same, but the second one was applied.
+static void one_skipped_update(story *s, uint64_t step) {
+    skipped_updates(s, step);
+    if (step == 122) s->run.row.step.flags = 0;
+}
+
+static void nothing_is_to_be_undone_where_updates_were_skipped(void **unused) {
+    (void)unused;
+    static const struct {
+        void (*tell)(story *, uint64_t);
+        uint64_t steps;
+        bool undo;
+    } cases[] = {{skipped_updates, 300, false}, {skipped_updates, 122, true}, {one_skipped_update, 300, true}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        story *s = malloc(sizeof *s);
+        keel_result *result = judge_story(s, cases[i].tell, cases[i].steps, true);
+        FILE *out = tmpfile();
+        assert_int_equal(keel_report_text(result, &(keel_report_style){.width = 400}, out), KEEL_OK);
+        rewind(out);
+        size_t size;
+        char *text = read_all(out, &size);
+        assert_true((strstr(text, "go back to the last checkpoint") != NULL) == cases[i].undo);
+        assert_true((strstr(text, "next      2 updates were skipped and training went on, so that there is nothing to "
+                                  "undo; look at the batch of the first step and at the input and dtype of "
+                                  "layers.1.mlp:activation\n") != NULL) == !cases[i].undo);
+        free(text);
+        fclose(out);
+        keel_result_free(result);
+        free(s);
+    }
+}
+
 // 49 rows that each stand for a lost step more, and one without values at the end, which stands for two.
 static void every_other_step(story *s, uint64_t step) {
     s->run.row.dropped_frames = 1;
@@ -254,6 +294,7 @@ int main(void) {
         cmocka_unit_test(nonfinite),
         cmocka_unit_test(ascii_is_ascii),
         cmocka_unit_test(lines_and_severities),
+        cmocka_unit_test(nothing_is_to_be_undone_where_updates_were_skipped),
         cmocka_unit_test(steps_that_were_not_recorded_are_said),
         cmocka_unit_test(json_holds_what_the_schema_says),
         cmocka_unit_test(a_path_of_any_bytes_is_valid_json),
