@@ -13,7 +13,7 @@ from common import ENV, SLOWER, Case, main
 class Bits(Case):
     def train(self, name, ranks, *args, accumulation=2, steps=40, save=0):
         config = self.config(steps=steps, accumulation=accumulation, save=save)
-        self.run_program(self.job(ranks, config, "--set", f"runner_config.output_dir={self.path(name)}", *args))
+        self.run_program(self.job(ranks, config, "--set", f"runner_config.output_dir={self.path(name)}", *SLOWER, *args))
         return self.losses(self.path(name))
 
     def monitored(self, name, preset):
@@ -35,7 +35,7 @@ class Bits(Case):
             whole = self.train(f"whole{ranks}", ranks, *self.monitored(f"whole{ranks}", "monitor.yaml"), save=10)
             out = self.path(f"cut{ranks}")
             config = self.config(steps=40, accumulation=2, save=10)
-            args = ["--set", f"runner_config.output_dir={out}", *self.monitored(f"cut{ranks}", "monitor.yaml")]
+            args = ["--set", f"runner_config.output_dir={out}", *SLOWER, *self.monitored(f"cut{ranks}", "monitor.yaml")]
             self.run_program(self.job(ranks, config, *args, "--set", "runner_config.steps=25", "--set", "lr_schedule.total_steps=40"))
             self.run_program(self.job(ranks, config, *args, "--set", "lr_schedule.total_steps=40", "--resume"))
             got = {step: rest for step, *rest in self.losses(out)}
