@@ -4,7 +4,8 @@
 // hardly the nat, a fifth of it). Where the noise is wide, it must stand out of a log-normal distribution too: ln(value
 // / expected) >= 5 relative sigmas. A rise below 20 % must also be rarer than tail_rate by the series' own tail (see
 // keel_tail), so that heavy-tailed noise is quiet. Critical from 16 records outside, or 3 that rise by half: a blip
-// that comes back by itself is not.
+// that comes back by itself is not. The rank is named
+// whose loss lies above the mean by a share of the rise.
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -30,9 +31,11 @@ enum { GREAT_RECORDS = 3, JUMP_RECORDS = 4 };
 #define SURE_SIGMAS 8.0
 #define JUMP_SHARE  0.5 // of the rise, within JUMP_RECORDS
 #define OUTLIER     6.0
+#define RANK_SHARE  0.3 // of the rise of the mean loss, by which the worst rank's loss lies above the mean
 
 typedef struct state {
-    int32_t loss;
+    int32_t loss, loss_max, loss_max_rank;
+    int32_t rank;           // whose loss stands out at the excursion's peak; -1: nobody's
     uint32_t shifts;        // levels accepted without an alarm, as the key of their note
     uint64_t outside_since; // step; 0: the last value joined
     keel_series series;
@@ -50,6 +53,8 @@ static void init(void *memory) {
 static void start(void *memory, const keel_run_info *info) {
     state *s = memory;
     s->loss = keel_run_scalar(info, "loss");
+    s->loss_max = keel_run_scalar(info, "loss_max");
+    s->loss_max_rank = keel_run_scalar(info, "loss_max_rank");
 }
 
 static double least_of_last(const state *s) {
@@ -68,6 +73,16 @@ static bool is_alarm(const state *s, const double *p, double value, const keel_s
     return sure || keel_tail_rate(&s->tail, score->z) <= p[P_TAIL];
 }
 
+// The rank whose loss stands out of those of the others, or -1.
+static int32_t rank_apart(const state *s, const keel_detector_input *in, const keel_excursion_record *record) {
+    double greatest, rank;
+    if (in->info->world_size < 2 || !keel_row_scalar(in->row, s->loss_max, &greatest) ||
+        !keel_row_scalar(in->row, s->loss_max_rank, &rank))
+        return -1;
+    if (!(greatest - record->value >= RANK_SHARE * (record->value - record->expected))) return -1;
+    return rank >= 0 && rank < in->info->world_size ? (int32_t)rank : -1;
+}
+
 static void report(const state *s, const double *p, keel_findings *findings) {
     const keel_excursion *e = &s->excursion;
     char clause[KEEL_CLAUSE_BYTES], extent[64] = "";
@@ -81,6 +96,7 @@ static void report(const state *s, const double *p, keel_findings *findings) {
              e->peak_step, e->expected, e->score, extent);
     keel_finding f = keel_excursion_finding(e);
     f.series = "loss";
+    f.rank = s->rank;
     f.severity =
         e->records >= (uint32_t)p[P_CRITICAL_RECORDS] || e->great >= GREAT_RECORDS ? KEEL_CRITICAL : KEEL_WARNING;
     f.clause = clause;
@@ -101,7 +117,9 @@ static void update(void *memory, const keel_detector_input *in, keel_findings *f
                                     .outside = score.z >= OUTLIER,
                                     .alarm = is_alarm(s, in->params, value, &score)};
     record.great = record.outside && value - score.expected >= in->params[P_CRITICAL_RISE] * fabs(score.expected);
-    if (keel_excursion_add(&s->excursion, &record)) report(s, in->params, findings);
+    bool tells = keel_excursion_add(&s->excursion, &record);
+    if (record.outside && s->excursion.peak_step == step) s->rank = rank_apart(s, in, &record);
+    if (tells) report(s, in->params, findings);
     s->last[s->records++ % JUMP_RECORDS] = value;
     if (score.ready) keel_tail_add(&s->tail, score.z);
     if (in->row->step.flags & KEEL_STEP_SKIPPED) return;

@@ -16,7 +16,7 @@
 
 #include "analyzers/online.h"
 
-enum { LOSS, GRAD_NORM, LR, LOSS_SCALE, SCALARS, MAX_SITES = 16 };
+enum { LOSS, GRAD_NORM, LR, LOSS_SCALE, LOSS_MAX, LOSS_MAX_RANK, SCALARS, MAX_SITES = 16 };
 
 typedef struct synthetic_run {
     keel_run_info info;
@@ -28,7 +28,7 @@ typedef struct synthetic_run {
 } synthetic_run;
 
 static inline void run_init(synthetic_run *run) {
-    static const char *const names[SCALARS] = {"loss", "grad_norm", "lr", "loss_scale"};
+    static const char *const names[SCALARS] = {"loss", "grad_norm", "lr", "loss_scale", "loss_max", "loss_max_rank"};
     memset(run, 0, sizeof *run);
     run->info = (keel_run_info){.world_size = 2,
                                 .dp = 2,

@@ -80,6 +80,30 @@ static void a_bad_batch_is_one_warning(void **unused) {
     end(s);
 }
 
+static void the_rank_whose_loss_stands_out_is_named(void **unused) {
+    (void)unused;
+    static const struct {
+        uint32_t ranks;
+        double greatest;
+        int32_t rank;
+    } cases[] = {{2, 13, 1}, {2, 8.2, -1}, {1, 13, -1}, {2, NAN, -1}}; // of a mean of 8; one of two ranks, or both
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        scene *s = begin();
+        s->run.info.world_size = cases[i].ranks;
+        quiet(s, 200, 3, 0.4);
+        next(s, 3, 0.4);
+        run_set(&s->run, LOSS, 8);
+        run_set(&s->run, LOSS_MAX, cases[i].greatest);
+        run_set(&s->run, LOSS_MAX_RANK, 1);
+        judge(s->analysis, &s->run);
+        quiet(s, 100, 3, 0.4);
+        const keel_incident *k = only(s, KEEL_WARNING);
+        assert_string_equal(k->rule, "loss_spike");
+        assert_int_equal(k->rank, cases[i].rank);
+        end(s);
+    }
+}
+
 // What rises again while the first excursion has hardly ended is part of it, but not its peak.
 static void a_later_smaller_excursion_is_not_the_peak(void **unused) {
     (void)unused;
@@ -568,6 +592,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(healthy_run_is_quiet),
         cmocka_unit_test(a_bad_batch_is_one_warning),
+        cmocka_unit_test(the_rank_whose_loss_stands_out_is_named),
         cmocka_unit_test(a_later_smaller_excursion_is_not_the_peak),
         cmocka_unit_test(a_bad_batch_in_the_descent),
         cmocka_unit_test(bloom_is_found_before_the_loss_peaks),
