@@ -14,7 +14,7 @@ struct keel_taps {
     size_t fault_count;
     keel_tap **list;
     size_t count, capacity;
-    keel_block *blocks; // [OPEN_MAX, threads]
+    keel_tap_block *blocks; // [OPEN_MAX, threads]
     bool used[OPEN_MAX];
 };
 
@@ -24,11 +24,13 @@ keel_status keel_taps_open(keel_probe *probe, uint32_t rank, const keel_fault_co
     if (!t) return keel_fail(KEEL_ERR_MEMORY, "no memory for taps");
     *t = (keel_taps){.probe = probe, .rank = rank, .threads = omp_get_max_threads(), .faults = faults};
     t->fault_count = count;
-    t->blocks = calloc((size_t)OPEN_MAX * (size_t)t->threads, sizeof *t->blocks);
+    size_t bytes = (size_t)OPEN_MAX * (size_t)t->threads * sizeof *t->blocks;
+    t->blocks = aligned_alloc(_Alignof(keel_tap_block), bytes);
     if (!t->blocks) {
         free(t);
         return keel_fail(KEEL_ERR_MEMORY, "no memory for the blocks of taps");
     }
+    memset(t->blocks, 0, bytes);
     *taps = t;
     return KEEL_OK;
 }
@@ -155,13 +157,13 @@ void keel_tap_begin_active(keel_tap *tap) {
     while (slot + 1 < OPEN_MAX && taps->used[slot]) slot++;
     taps->used[slot] = true;
     tap->blocks = taps->blocks + slot * (size_t)taps->threads;
-    for (int i = 0; i < taps->threads; i++) keel_block_begin(&tap->blocks[i], tap->site);
+    for (int i = 0; i < taps->threads; i++) keel_block_begin(&tap->blocks[i].block, tap->site);
     tap->busy = true;
 }
 
 void keel_tap_piece_active(keel_tap *tap, int thread, float *data, size_t offset, size_t n) {
     if (tap->armed && tap->index - offset < n) data[tap->index - offset] = NAN;
-    keel_block_add(&tap->blocks[thread], data, n);
+    keel_block_add(&tap->blocks[thread].block, data, n);
 }
 
 void keel_tap_tile_active(keel_tap *tap, int thread, float *data, size_t offset, size_t stride, size_t rows,
@@ -176,19 +178,20 @@ void keel_tap_tile_active(keel_tap *tap, int thread, float *data, size_t offset,
     }
     for (size_t r = 0; r < rows && cols <= PACKED; r++) {
         if (used + cols > PACKED) {
-            keel_block_add(&tap->blocks[thread], packed, used);
+            keel_block_add(&tap->blocks[thread].block, packed, used);
             used = 0;
         }
         memcpy(packed + used, data + r * stride, cols * sizeof(float));
         used += cols;
     }
-    if (used) keel_block_add(&tap->blocks[thread], packed, used);
-    for (size_t r = 0; r < rows && cols > PACKED; r++) keel_block_add(&tap->blocks[thread], data + r * stride, cols);
+    if (used) keel_block_add(&tap->blocks[thread].block, packed, used);
+    for (size_t r = 0; r < rows && cols > PACKED; r++)
+        keel_block_add(&tap->blocks[thread].block, data + r * stride, cols);
 }
 
 void keel_tap_end_active(keel_tap *tap) {
     keel_taps *taps = tap->taps;
-    for (int i = 0; i < taps->threads; i++) keel_block_end(&tap->blocks[i]);
+    for (int i = 0; i < taps->threads; i++) keel_block_end(&tap->blocks[i].block);
     taps->used[(size_t)(tap->blocks - taps->blocks) / (size_t)taps->threads] = false;
     tap->busy = false;
     tap->armed = false;

@@ -10,13 +10,19 @@
 
 typedef struct keel_taps keel_taps; // all taps of a rank, and the configured faults
 
+// A thread's record of a pass. Threads write to their own all the time: they must not share a line, nor the neighbour
+// that is fetched with it.
+typedef struct keel_tap_block {
+    _Alignas(128) keel_block block;
+} keel_tap_block;
+
 typedef struct keel_tap {
     keel_site *site;
     keel_taps *taps;
-    keel_block *blocks; // block form, between begin and end: one per thread
-    size_t index;       // element that the fault hits
-    bool armed;         // a fault is due at this tap in this step
-    bool busy;          // block form: something is to be done in this pass
+    keel_tap_block *blocks; // block form, between begin and end: one per thread
+    size_t index;           // element that the fault hits
+    bool armed;             // a fault is due at this tap in this step
+    bool busy;              // block form: something is to be done in this pass
 } keel_tap;
 
 // FAULTS is borrowed. PROBE may be one that nobody listens to. Block forms serve as many threads as

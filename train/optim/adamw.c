@@ -35,7 +35,8 @@ typedef struct block {
 // What a thread has seen of the parameter at hand. A parameter that lies in several threads' shares waits for the end
 // of the pass, where the records are added in the threads' order.
 typedef struct watch {
-    keel_block now[STEP_TAPS];
+    // Threads write to their own all the time: they must not share a line, nor the neighbour that is fetched with it.
+    _Alignas(2 * LINE * sizeof(float)) keel_block now[STEP_TAPS];
     keel_block waiting[2][STEP_TAPS]; // of the first and the last parameter of the share
     bool waits[2];
     float *update, *direction; // [BLOCK]
@@ -109,6 +110,8 @@ static void plan(keel_optimizer *o) {
     for (int t = 0; t < o->threads; t++) {
         o->watches[t].update = keel_arena_take(&o->arena, BLOCK);
         o->watches[t].direction = keel_arena_take(&o->arena, BLOCK);
+        // Who observes a block reads ahead of it: not into what another thread writes.
+        (void)keel_arena_take(&o->arena, BLOCK);
     }
 }
 
@@ -131,12 +134,13 @@ keel_status keel_optimizer_open(const keel_optimizer_config *config, keel_model 
     o->blocks = calloc(o->block_count, sizeof *o->blocks);
     o->block_sums = calloc(o->block_count, sizeof *o->block_sums);
     o->first_block = calloc(threads + 1, sizeof *o->first_block);
-    o->watches = calloc(threads, sizeof *o->watches);
+    o->watches = aligned_alloc(_Alignof(watch), threads * sizeof *o->watches);
     o->group_sums = calloc(config->group_count + 1, sizeof *o->group_sums);
     o->group_clip = calloc(config->group_count + 1, sizeof *o->group_clip);
     keel_status status = KEEL_OK;
     if (!o->taps || !o->blocks || !o->block_sums || !o->first_block || !o->watches || !o->group_sums || !o->group_clip)
         status = keel_fail(KEEL_ERR_MEMORY, "no memory for the optimizer");
+    if (o->watches) memset(o->watches, 0, threads * sizeof *o->watches);
     if (status == KEEL_OK) status = keel_groups_open(config, o->params, o->param_count, &o->groups);
     if (status == KEEL_OK) status = add_taps(o, taps, dp_rank, dp_size);
     if (status == KEEL_OK) {
