@@ -19,6 +19,10 @@ keel_status keel_h5_fail(keel_status status, const char *path, const char *forma
 // directory and readers must get in; LATEST format; closing the file closes what is open of it.
 keel_status keel_h5_access_list(hid_t *list);
 
+// What HDF5 still writes through FD goes nowhere: before a file is closed that is of no use any more, or that the disk
+// refuses. A file that HDF5 1.10 cannot close makes it crash when the program ends.
+void keel_h5_write_nowhere(int fd);
+
 // Attributes of OBJECT, fixed-length UTF-8 text and u32. PATH is for messages.
 keel_status keel_h5_put_text(hid_t object, const char *path, const char *name, const char *text);
 keel_status keel_h5_put_u32(hid_t object, const char *path, const char *name, uint32_t value);

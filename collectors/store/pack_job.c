@@ -195,7 +195,8 @@ static keel_status open_files(keel_pack_job *job, bool *wanted) {
     return status;
 }
 
-static void close_files(keel_pack_job *job) {
+static bool close_files(keel_pack_job *job) {
+    bool closed = true;
     for (size_t i = 0; i < job->set_count; i++) {
         const column_set *set = &job->sets[i];
         if (set->type >= 0) H5Tclose(set->type);
@@ -205,10 +206,11 @@ static void close_files(keel_pack_job *job) {
     job->set_count = 0;
     if (job->source >= 0) H5Fclose(job->source);
     if (job->target >= 0) {
-        H5Fclose(job->target);
+        closed = H5Fclose(job->target) >= 0;
         keel_reserve_trim(job->packed_path);
     }
     job->source = job->target = -1;
+    return closed;
 }
 
 keel_status keel_pack_job_open(const char *directory, uint32_t number, size_t piece_bytes, keel_pack_job **out) {
@@ -216,6 +218,7 @@ keel_status keel_pack_job_open(const char *directory, uint32_t number, size_t pi
     if (!job) return keel_fail(KEEL_ERR_MEMORY, "%s: no memory to pack a segment", directory);
     job->piece_bytes = piece_bytes;
     job->source = job->target = -1;
+    job->reserve.fd = -1;
     job->rising = true;
     job->path = keel_segment_path(directory, number, "");
     job->packed_path = keel_segment_path(directory, number, KEEL_SEGMENT_PACKED);
@@ -231,6 +234,7 @@ keel_status keel_pack_job_open(const char *directory, uint32_t number, size_t pi
 
 void keel_pack_job_close(keel_pack_job *job) {
     if (!job) return;
+    if (job->target >= 0 && job->reserve.fd >= 0) keel_h5_write_nowhere(job->reserve.fd); // it was given up
     close_files(job);
     if (job->packed_path) unlink(job->packed_path); // it has its final name, or is of no use
     free(job->path);
@@ -335,8 +339,8 @@ keel_status keel_pack_job_finish(keel_pack_job *job, keel_pack_piece *piece) {
     if (!status) status = keel_h5_put_u32(job->target, job->packed_path, KEEL_ATTRIBUTE_RISING, job->rising);
     if (!status && H5Fflush(job->target, H5F_SCOPE_LOCAL) < 0)
         status = keel_h5_fail(KEEL_ERR_IO, job->packed_path, "cannot flush");
-    close_files(job);
     if (status) return status;
+    if (!close_files(job)) return keel_h5_fail(KEEL_ERR_IO, job->packed_path, "cannot close");
     piece->rows = 0;
     piece->from = job->packed_path;
     piece->to = job->path;

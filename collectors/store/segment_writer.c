@@ -191,6 +191,7 @@ keel_status keel_segment_writer_open(const char *directory, uint32_t number, con
     keel_segment_writer *w = calloc(1, sizeof *w);
     if (!w) return keel_fail(KEEL_ERR_MEMORY, "%s: no memory for a segment", directory);
     w->info = info;
+    w->reserve.fd = -1;
     w->file = w->step_type = w->incident_type = -1;
     w->steps.dataset = w->steps.memory_space = w->steps.file_space = -1;
     w->incidents.dataset = w->incidents.memory_space = w->incidents.file_space = -1;
@@ -319,12 +320,20 @@ static void close_columns(column_set *set) {
 
 keel_status keel_segment_writer_close(keel_segment_writer *w) {
     keel_status status = KEEL_OK;
+    if (w->new_path && w->reserve.fd >= 0) keel_h5_write_nowhere(w->reserve.fd);
     for (size_t i = 0; i < w->column_count; i++) close_columns(&w->columns[i]);
     close_columns(&w->steps);
     close_columns(&w->incidents);
     if (w->step_type >= 0) H5Tclose(w->step_type);
     if (w->incident_type >= 0) H5Tclose(w->incident_type);
-    if (w->file >= 0 && H5Fclose(w->file) < 0) status = keel_h5_fail(KEEL_ERR_IO, w->path, "cannot close");
+    if (w->file >= 0) {
+        // Flushed first: a close that fails cannot be tried again.
+        if (H5Fflush(w->file, H5F_SCOPE_GLOBAL) < 0) {
+            status = keel_h5_fail(KEEL_ERR_IO, w->path, "cannot flush");
+            keel_h5_write_nowhere(w->reserve.fd);
+        }
+        if (H5Fclose(w->file) < 0 && !status) status = keel_h5_fail(KEEL_ERR_IO, w->path, "cannot close");
+    }
     if (w->new_path)
         unlink(w->new_path);
     else
@@ -334,4 +343,9 @@ keel_status keel_segment_writer_close(keel_segment_writer *w) {
     free(w->new_path);
     free(w);
     return status;
+}
+
+void keel_segment_writer_abandon(keel_segment_writer *w) {
+    keel_h5_write_nowhere(w->reserve.fd);
+    keel_segment_writer_close(w);
 }

@@ -28,6 +28,8 @@ bool keel_segment_writer_full(const keel_segment_writer *writer, uint64_t bytes)
 // True if the file has been deleted.
 bool keel_segment_writer_gone(const keel_segment_writer *writer);
 
+// After a failure of the disk: nothing more goes into the file, which stays as if its writer had been killed.
+void keel_segment_writer_abandon(keel_segment_writer *writer);
 // Not published: the file is removed. KEEL_ERR_IO if HDF5 could not write its last bytes.
 keel_status keel_segment_writer_close(keel_segment_writer *writer);
 

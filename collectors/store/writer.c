@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -117,7 +118,7 @@ static keel_status open_segment(store *s) {
     return KEEL_OK;
 }
 
-// Closes the segment, whole or damaged. The next one has another number.
+// Closes the segment. The next one has another number.
 static void end_segment(store *s) {
     if (keel_segment_writer_close(s->segment) != KEEL_OK) keel_log(KEEL_LOG_ERROR, "%s", keel_error());
     s->segment = NULL;
@@ -160,9 +161,10 @@ static keel_status ready_segment(store *s) {
 static keel_status after_write(store *s, keel_status status) {
     if (!status || status == KEEL_ERR_LIMIT) return status;
     char reason[512];
-    strncpy(reason, keel_error(), sizeof reason - 1);
-    reason[sizeof reason - 1] = '\0';
-    end_segment(s);
+    snprintf(reason, sizeof reason, "%s", keel_error());
+    keel_segment_writer_abandon(s->segment);
+    s->segment = NULL;
+    s->number++;
     s->retry_at = keel_seconds_now() + RETRY_SECONDS;
     return keel_fail(status, "%s", reason);
 }

@@ -13,6 +13,10 @@ __attribute__((visibility("default"))) const char *__lsan_default_suppressions(v
 const char *__lsan_default_suppressions(void) {
     return "leak:libhdf5";
 }
+__attribute__((visibility("default"))) const char *__lsan_default_options(void);
+const char *__lsan_default_options(void) {
+    return "print_suppressions=0";
+}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -358,6 +358,14 @@ static void test_directories_are_made_or_refused(void **state) {
     fclose(file);
     assert_int_equal(keel_store_sink_open(path, &(keel_store_options){0}, &sink), KEEL_ERR_IO);
     assert_non_null(strstr(keel_error(), path));
+
+    const uid_t user = geteuid(), nobody = 65534;
+    assert_int_equal(chmod(r.directory, 0555), 0);
+    if (user == 0) assert_int_equal(seteuid(nobody), 0); // root may write anywhere
+    assert_int_equal(keel_store_sink_open(r.directory, &(keel_store_options){0}, &sink), KEEL_ERR_IO);
+    if (user == 0) assert_int_equal(seteuid(user), 0);
+    assert_non_null(strstr(keel_error(), "cannot write there"));
+    chmod(r.directory, 0755);
     rig_close(&r);
 }
 
@@ -488,6 +496,10 @@ static void test_the_corpus_opens(void **state) {
 __attribute__((visibility("default"))) const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void) {
     return "leak:libhdf5";
+}
+__attribute__((visibility("default"))) const char *__lsan_default_options(void);
+const char *__lsan_default_options(void) {
+    return "print_suppressions=0";
 }
 
 int main(void) {
