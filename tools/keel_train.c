@@ -17,6 +17,7 @@
 #include "tools/log.h"
 #include "train/parallel/affinity.h"
 #include "train/tensor/blas.h"
+#include "train/tensor/cpu.h"
 #include "train/trainer.h"
 
 static const char usage[] =
@@ -307,6 +308,10 @@ done:
 }
 
 int main(int argc, char **argv) {
+    if (keel_cpu_check()) {
+        fprintf(stderr, "keel-train: %s\n", keel_error());
+        return 2;
+    }
     keel_blas_choose(argv);
     arguments args = {0};
     int code = parse_arguments(argc, argv, &args);
