@@ -37,6 +37,9 @@ typedef struct keel_model keel_model;
 // MICRO_BATCH sequences of config->seq_length tokens at a time, with as many threads as omp_get_max_threads() gives
 // now. Plans and allocates all memory: nothing is allocated in a step. Registers activation and activation_grad taps of
 // every module output. TAPS must outlive the model.
+//
+// The same run gives the same bits again. Sums over rows and norms do not depend on the number of threads; products may
+// in their last bits, since BLAS shares them out by threads. What is observed never changes what is computed.
 keel_status keel_model_open(const keel_model_config *config, size_t micro_batch, keel_taps *taps, keel_model **model);
 void keel_model_close(keel_model *model);
 

@@ -1,7 +1,6 @@
 // AdamW (Loshchilov and Hutter 2019) over flat buffers: one pass over memory, in blocks that stay in cache while they
 // are updated and observed.
 #include <math.h>
-#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -258,8 +257,8 @@ static void norm_share(keel_optimizer *o, float *grad, int thread) {
 
 double keel_optimizer_grad_norm(keel_optimizer *optimizer, float *grad) {
     keel_optimizer *o = optimizer;
-#pragma omp parallel num_threads(o->threads)
-    norm_share(o, grad, omp_get_thread_num());
+#pragma omp parallel for schedule(static, 1) num_threads(o->threads)
+    for (int thread = 0; thread < o->threads; thread++) norm_share(o, grad, thread);
     end_waiting(o, 1);
     for (size_t i = 0; i < o->param_count; i++) o->taps[i].grad->armed = false;
     double total = 0;
@@ -402,8 +401,8 @@ void keel_optimizer_step(keel_optimizer *optimizer, const float *grad, const kee
         double left = sqrt(o->group_sums[g]) * update->clip_factor;
         o->group_clip[g] = (float)(update->clip_factor * (isnan(own) ? 1 : keel_clip_factor(left, own)));
     }
-#pragma omp parallel num_threads(o->threads)
-    update_share(o, grad, update, omp_get_thread_num());
+#pragma omp parallel for schedule(static, 1) num_threads(o->threads)
+    for (int thread = 0; thread < o->threads; thread++) update_share(o, grad, update, thread);
     end_waiting(o, STEP_TAPS);
     disarm(o);
 }
