@@ -6,10 +6,11 @@
 #include <string.h>
 
 #include "train/clock.h"
+#include "train/tensor/arena.h"
 
 // PIECE: elements that a thread adds and observes while they are in cache. The orders of all buckets' sites must stay
 // below KEEL_ORDER_GRAD_REDUCED.
-enum { PIECE = 16 << 10, ALIGNMENT = 64, MAX_BUCKETS = 30000 };
+enum { PIECE = 16 << 10, MAX_BUCKETS = 30000 };
 
 typedef struct bucket {
     size_t begin, count; // in the flat buffer
@@ -21,6 +22,7 @@ struct keel_buckets {
     const keel_param *params;
     size_t param_count, numel;
     keel_tap **taps; // grad_unreduced of each parameter
+    keel_arena arena;
     float *sum;      // [numel]
     float *own;      // [numel]: a micro-batch's gradient; SUM itself without accumulation
     bucket *buckets; // from the end of the buffer to its start
@@ -32,11 +34,9 @@ struct keel_buckets {
     keel_status status;
 };
 
-static float *allocate(size_t numel) {
-    const size_t bytes = (numel * sizeof(float) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    float *memory = aligned_alloc(ALIGNMENT, bytes);
-    if (memory) memset(memory, 0, bytes);
-    return memory;
+static void plan_gradients(keel_buckets *buckets) {
+    buckets->sum = keel_arena_take(&buckets->arena, buckets->numel);
+    buckets->own = buckets->plan.accumulation > 1 ? keel_arena_take(&buckets->arena, buckets->numel) : buckets->sum;
 }
 
 // A parameter's gradient comes from the gradient of its module's output: the place of that, found by the longest name
@@ -117,10 +117,12 @@ keel_status keel_buckets_open(const keel_buckets_plan *plan, keel_buckets **buck
     made->params = keel_model_params(plan->model, &made->param_count);
     made->numel = keel_model_numel(plan->model);
     made->taps = calloc(made->param_count, sizeof(keel_tap *));
-    made->sum = allocate(made->numel);
-    made->own = plan->accumulation > 1 ? allocate(made->numel) : made->sum;
-    if (!made->taps || !made->sum || !made->own)
-        status = keel_fail(KEEL_ERR_MEMORY, "no memory for gradients: %zu bytes", keel_buckets_bytes(made));
+    if (!made->taps) status = keel_fail(KEEL_ERR_MEMORY, "no memory for the taps of gradients");
+    // Beside the weights and the optimizer's states, the first pieces of their arenas.
+    made->arena.pieces = made->arena.first = 3;
+    plan_gradients(made);
+    if (!status) status = keel_arena_allocate(&made->arena);
+    if (!status) plan_gradients(made);
     if (!status) status = add_taps(made);
     if (!status) status = add_buckets(made);
     if (status)
@@ -132,8 +134,7 @@ keel_status keel_buckets_open(const keel_buckets_plan *plan, keel_buckets **buck
 
 void keel_buckets_close(keel_buckets *buckets) {
     if (!buckets) return;
-    if (buckets->own != buckets->sum) free(buckets->own);
-    free(buckets->sum);
+    keel_arena_free(&buckets->arena);
     free(buckets->taps);
     free(buckets->buckets);
     free(buckets);
