@@ -1,6 +1,7 @@
 // Operations on rows and tiles against plain float64, their backward forms by central differences; all lengths around
 // the vectors'.
 #include <math.h>
+#include <omp.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "train/tensor/gemm.h"
 #include "train/tensor/ops.h"
 #include "train/tensor/tile.h"
 
@@ -325,12 +327,49 @@ static void test_tile_copies(void **state) {
         for (size_t j = 0; j < PADDED; j++) assert_true(copy[i * PADDED + j] == (j < C ? a[i * STRIDE + j] : 0));
 }
 
+// ---- products by BLAS ----
+
+static void check_product(size_t m, size_t n, size_t k, bool at, bool bt, bool add) {
+    enum { PAD = 5 };
+    size_t a_stride = (at ? m : k) + PAD, b_stride = (bt ? k : n) + PAD, c_stride = n + PAD;
+    float *a = malloc((at ? k : m) * a_stride * sizeof *a), *b = malloc((bt ? n : k) * b_stride * sizeof *b);
+    float *c = malloc(m * c_stride * sizeof *c);
+    assert_true(a && b && c);
+    fill(a, (at ? k : m) * a_stride, 1);
+    fill(b, (bt ? n : k) * b_stride, 1);
+    for (size_t i = 0; i < m * c_stride; i++) c[i] = 5;
+    keel_gemm(m, n, k, (keel_operand){a, a_stride, at}, (keel_operand){b, b_stride, bt}, add, c, c_stride);
+    for (size_t i = 0; i < m; i++)
+        for (size_t j = 0; j < c_stride; j++) {
+            double e = j < n && !add ? 0 : 5;
+            for (size_t p = 0; p < k && j < n; p++)
+                e += (double)a[at ? p * a_stride + i : i * a_stride + p] *
+                     (double)b[bt ? j * b_stride + p : p * b_stride + j];
+            assert_close("product", m, (double)c[i * c_stride + j], e, 1e-5);
+        }
+    free(a);
+    free(b);
+    free(c);
+}
+
+static void test_products(void **state) {
+    (void)state;
+    const size_t sizes[][3] = {{1, 1, 1}, {17, 33, 9}, {64, 64, 64}, {900, 31, 20}, {403, 100, 7}, {130, 1, 3}};
+    for (int threads = 1; threads <= 3; threads++) {
+        omp_set_num_threads(threads);
+        for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+            for (int form = 0; form < 8; form++)
+                check_product(sizes[s][0], sizes[s][1], sizes[s][2], form & 1, form & 2, form & 4);
+    }
+    omp_set_num_threads(omp_get_num_procs());
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_exp_accuracy), cmocka_unit_test(test_exp_special), cmocka_unit_test(test_row_exp_sum),
         cmocka_unit_test(test_gelu),         cmocka_unit_test(test_swiglu),      cmocka_unit_test(test_norms),
         cmocka_unit_test(test_rope),         cmocka_unit_test(test_sums),        cmocka_unit_test(test_tiles),
-        cmocka_unit_test(test_tile_copies),
+        cmocka_unit_test(test_tile_copies),  cmocka_unit_test(test_products),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
