@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include <cmocka.h>
 
@@ -96,9 +97,12 @@ static void test_groups_against_plain(void **state) {
 
 static void expect_bad_group(const char *pattern, const char *text) {
     rig r;
-    keel_param_group_config group = {
-        .params = (char *)(uintptr_t)pattern, .lr_scale = 1, .weight_decay = NAN, .max_grad_norm = NAN};
-    keel_param_group_config list[] = {{.params = (char *)(uintptr_t) "mlp", .lr_scale = 1, .weight_decay = 0}, group};
+    char mlp[] = "mlp", copy[64];
+    snprintf(copy, sizeof copy, "%s", pattern);
+    keel_param_group_config list[] = {
+        {.params = mlp, .lr_scale = 1, .weight_decay = 0, .max_grad_norm = NAN},
+        {.params = copy, .lr_scale = 1, .weight_decay = NAN, .max_grad_norm = NAN},
+    };
     keel_optimizer_config config = simple;
     config.groups = list;
     config.group_count = 2;

@@ -86,7 +86,7 @@ static void attend(const plain *m, double *core, const double *qkv, size_t e) {
 }
 
 static void mlp(const plain *m, double *y, const double *x, size_t layer) {
-    double up[512], act[256];
+    double up[512] = {0}, act[256];
     if (m->gpt2) {
         linear(m, up, x, m->c, m->f, inner(m, layer, "mlp.up.weight"), inner(m, layer, "mlp.up.bias"));
         for (size_t i = 0; i < m->f; i++)
@@ -167,7 +167,7 @@ static void check_config(const char *label, const keel_model_config *config, siz
     random_tokens(tokens, batch * width, (uint32_t)config->vocab_size, 5);
     // Every parameter away from the symmetric values of the start.
     for (size_t i = 0; i < r.numel; i++) weights[i] += 0.3f * random_float(&state);
-    double *w = malloc(r.numel * sizeof *w);
+    double *w = calloc(r.numel + 1, sizeof *w);
     assert_non_null(w);
     for (size_t i = 0; i < r.numel; i++) w[i] = (double)weights[i];
     const plain m = plain_of(config, r.model, w);

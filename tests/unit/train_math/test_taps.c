@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include <cmocka.h>
 
@@ -115,7 +116,7 @@ static void test_order(void **state) {
     for (size_t k = 0; k < sizeof flow / sizeof *flow; k++)
         for (uint32_t i = 0; i < keel_probe_site_count(r.probe); i++) {
             const keel_site_info *info = keel_probe_site_info(r.probe, i);
-            if (strcmp(info->name, flow[k])) continue;
+            if (strcmp(info->name, flow[k]) != 0) continue;
             bool backward = info->quantity == KEEL_ACTIVATION_GRAD;
             if (before[backward] && !backward) assert_true(keel_site_compare(before[0], info) < 0);
             if (before[backward] && backward) assert_true(keel_site_compare(before[1], info) > 0);
@@ -125,14 +126,10 @@ static void test_order(void **state) {
     rig_close(&r);
 }
 
-static keel_fault_config nan_fault(const char *site, const char *quantity, int64_t index) {
-    return (keel_fault_config){.kind = KEEL_FAULT_NAN,
-                               .step = 2,
-                               .steps = 1,
-                               .rank = 0,
-                               .site = (char *)(uintptr_t)site,
-                               .quantity = (char *)(uintptr_t)quantity,
-                               .index = index};
+// SITE and QUANTITY: writable copies, as a configuration holds them.
+static keel_fault_config nan_fault(char *site, char *quantity, int64_t index) {
+    return (keel_fault_config){
+        .kind = KEEL_FAULT_NAN, .step = 2, .steps = 1, .rank = 0, .site = site, .quantity = quantity, .index = index};
 }
 
 // The struck site holds one NaN in step 2 if nothing upstream of it does, and nothing is left of the fault's arm in
@@ -140,7 +137,10 @@ static keel_fault_config nan_fault(const char *site, const char *quantity, int64
 static void check_fault(const keel_model_config *config, const char *site, const char *quantity, int64_t index) {
     rig r;
     bool armed;
-    const keel_fault_config fault = nan_fault(site, quantity, index);
+    char site_copy[64], quantity_copy[64];
+    snprintf(site_copy, sizeof site_copy, "%s", site);
+    snprintf(quantity_copy, sizeof quantity_copy, "%s", quantity);
+    const keel_fault_config fault = nan_fault(site_copy, quantity_copy, index);
     assert_int_equal(rig_open(config, BATCH, &adamw, &fault, 1, true, &r), KEEL_OK);
     if (keel_taps_check(r.taps) != KEEL_OK) fail_msg("%s", keel_error());
     const keel_quantity q = keel_quantity_find(quantity);
@@ -201,7 +201,7 @@ static void test_faults(void **state) {
 static void test_struck_update(void **state) {
     (void)state;
     rig r;
-    const keel_fault_config fault = nan_fault("layers.0.mlp.up.bias", "adam_direction", 5);
+    const keel_fault_config fault = nan_fault((char[]){"layers.0.mlp.up.bias"}, (char[]){"adam_direction"}, 5);
     assert_int_equal(rig_open(&gpt2, BATCH, &adamw, &fault, 1, true, &r), KEEL_OK);
     step(&r, &gpt2, 2, NULL);
     assert_int_equal(rig_stats(&r, "layers.0.mlp.up.bias", KEEL_ADAM_DIRECTION)->nans, 1);
@@ -216,7 +216,7 @@ static void test_when(void **state) {
     (void)state;
     rig r;
     keel_fault_config faults[] = {
-        nan_fault("head", "activation", 0),
+        nan_fault((char[]){"head"}, (char[]){"activation"}, 0),
         {.kind = KEEL_FAULT_LEARNING_RATE, .step = 5, .steps = 2, .rank = -1, .factor = 10},
     };
     faults[0].rank = 1; // not this one
@@ -242,15 +242,16 @@ static void expect_refused(keel_fault_config *faults, size_t count, const char *
 
 static void test_refused(void **state) {
     (void)state;
-    keel_fault_config fault = nan_fault("layers.1.mlp.upp", "activation", 0);
+    keel_fault_config fault = nan_fault((char[]){"layers.1.mlp.upp"}, (char[]){"activation"}, 0);
     expect_refused(&fault, 1, "the nearest is 'layers.1.mlp.up'");
-    fault = nan_fault("layers.1.mlp.up", "activations", 0);
+    fault = nan_fault((char[]){"layers.1.mlp.up"}, (char[]){"activations"}, 0);
     expect_refused(&fault, 1, "the nearest is 'activation'");
-    fault = nan_fault("layers.1.mlp.up", "collective_in", 0);
+    fault = nan_fault((char[]){"layers.1.mlp.up"}, (char[]){"collective_in"}, 0);
     expect_refused(&fault, 1, "no site has the quantity collective_in");
-    fault = nan_fault("layers.0.mlp.up.bias", "weight", 64);
+    fault = nan_fault((char[]){"layers.0.mlp.up.bias"}, (char[]){"weight"}, 64);
     expect_refused(&fault, 1, "has 64 elements");
-    keel_fault_config two[] = {nan_fault("head", "activation", 0), nan_fault("head", "activation", 1)};
+    keel_fault_config two[] = {nan_fault((char[]){"head"}, (char[]){"activation"}, 0),
+                               nan_fault((char[]){"head"}, (char[]){"activation"}, 1)};
     two[1].step = 1;
     two[1].steps = 5;
     expect_refused(two, 2, "another fault hits head");
