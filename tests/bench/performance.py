@@ -32,7 +32,10 @@ def main():
     parser.add_argument("-o", "--output", default=os.path.join(SOURCE, "docs/performance.md"))
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        rows = list(measure(args.bin, scratch))
+        rows = []
+        for row in measure(args.bin, scratch):
+            print(" | ".join(row), file=sys.stderr, flush=True)
+            rows.append(row)
     with open(args.output, "w") as f:
         f.write(document(rows))
 
