@@ -7,46 +7,9 @@
 #include <cmocka.h>
 
 #include "tests/golden/golden_case.h"
-#include "train/optim/optimizer.h"
-
-// ---- reading ----
-
-// The file's float32 tensors into the model's weights, by their Hugging Face names.
-static void load_weights(const char *name, keel_model *model) {
-    char path[512];
-    snprintf(path, sizeof path, "%s/%s.safetensors", KEEL_TEST_DATA, name);
-    FILE *file = fopen(path, "rb");
-    assert_non_null(file);
-    uint64_t length;
-    assert_int_equal(fread(&length, sizeof length, 1, file), 1);
-    char *text = malloc(length);
-    assert_non_null(text);
-    assert_int_equal(fread(text, 1, length, file), length);
-    json_t *header = json_loadb(text, length, 0, NULL);
-    free(text);
-    assert_non_null(header);
-    size_t count;
-    const keel_hf_tensor *tensors = keel_model_hf_tensors(model, &count);
-    assert_int_equal(count, json_object_size(header) - (json_object_get(header, "__metadata__") ? 1 : 0));
-    for (size_t i = 0; i < count; i++) {
-        const json_t *entry = json_object_get(header, tensors[i].name);
-        if (!entry) fail_msg("no tensor %s", tensors[i].name);
-        const json_t *shape = json_object_get(entry, "shape"), *place = json_object_get(entry, "data_offsets");
-        assert_int_equal(json_array_size(shape), tensors[i].ndim);
-        size_t n = 1;
-        for (size_t d = 0; d < tensors[i].ndim; d++) {
-            assert_int_equal(json_integer_value(json_array_get(shape, d)), tensors[i].shape[d]);
-            n *= tensors[i].shape[d];
-        }
-        long begin = (long)json_integer_value(json_array_get(place, 0));
-        assert_int_equal(fseek(file, 8 + (long)length + begin, SEEK_SET), 0);
-        assert_int_equal(fread(keel_model_weights(model) + tensors[i].offset, sizeof(float), n, file), n);
-    }
-    json_decref(header);
-    fclose(file);
-}
-
-// ---- comparing ----
+#include "tests/unit/train_math/watcher.h"
+#include "train/model/model_state.h"
+#include "train/pretrained.h"
 
 static void assert_near(const char *what, double value, double expected, double tolerance) {
     if (!golden_near(value, expected, tolerance))
@@ -60,62 +23,98 @@ static void assert_tensors(const golden_case *golden, const char *group, const k
     if (!(distance <= 1e-4)) fail_msg("%s/%s: relative distance %.3g", group, name, distance);
 }
 
+// An activation of the first step: what the model keeps of it, and what its tap has seen.
+static void assert_activation(const golden_case *golden, const char *name, const rig *r, const char *site,
+                              const float *kept) {
+    char path[64];
+    hsize_t shape[4];
+    int ndim;
+    snprintf(path, sizeof path, "activation/%s", name);
+    float *expected = golden_read(golden->file, path, H5T_NATIVE_FLOAT, shape, &ndim);
+    assert_int_equal(ndim, 3);
+    const size_t n = (size_t)(shape[0] * shape[1] * shape[2]);
+    double distance = 0, norm = 0, max = -INFINITY, min = INFINITY;
+    for (size_t k = 0; k < n; k++) {
+        const double e = (double)expected[k], x = (double)kept[k];
+        distance += (x - e) * (x - e);
+        norm += e * e;
+        max = fmax(max, e);
+        min = fmin(min, e);
+    }
+    if (!(sqrt(distance) <= 1e-5 * sqrt(norm))) fail_msg("%s: relative distance %.3g", name, sqrt(distance / norm));
+    const keel_stats *seen = rig_stats(r, site, KEEL_ACTIVATION);
+    assert_non_null(seen);
+    assert_int_equal(seen->n, n);
+    assert_near(site, seen->sum_sq, norm, 1e-5);
+    assert_near(site, seen->max, max, 1e-5);
+    assert_near(site, seen->min, min, 1e-5);
+    free(expected);
+}
+
+static void assert_activations(const golden_case *golden, const rig *r) {
+    const keel_model *model = r->model;
+    const size_t layers = model->context.layers;
+    assert_activation(golden, "embedding", r, "embedding", model->layers[0].join1.state.stream);
+    for (size_t l = 0; l < layers; l++) {
+        char name[32], site[32];
+        snprintf(name, sizeof name, "block.%zu", l);
+        snprintf(site, sizeof site, "layers.%zu", l);
+        const keel_join *after = l + 1 < layers ? &model->layers[l + 1].join1 : &model->last;
+        assert_activation(golden, name, r, site, after->state.stream);
+    }
+    assert_activation(golden, "final_norm", r, "final_norm", model->last.state.normed);
+}
+
 static void run_case(const char *name, size_t accumulation) {
     golden_case golden = golden_open(name);
     const size_t steps = golden.steps, sequences = golden.sequences, width = golden.width;
-
-    keel_probe *probe;
-    keel_taps *taps;
-    keel_model *model;
-    keel_optimizer *optimizer;
+    const size_t micro = sequences / accumulation;
     const keel_model_config config = golden_model_config(&golden);
     const keel_optimizer_config adamw = golden_optimizer_config(&golden);
-    size_t micro = sequences / accumulation;
-    assert_int_equal(keel_probe_open(0, &probe), KEEL_OK);
-    assert_int_equal(keel_taps_open(probe, 0, NULL, 0, &taps), KEEL_OK);
-    if (keel_model_open(&config, micro, taps, &model) != KEEL_OK) fail_msg("%s", keel_error());
-    if (keel_optimizer_open(&adamw, model, taps, 0, 1, &optimizer) != KEEL_OK) fail_msg("%s", keel_error());
-    assert_int_equal(keel_probe_start(probe), KEEL_OK);
-    load_weights(name, model);
+    rig r;
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s.safetensors", KEEL_TEST_DATA, name);
+    if (rig_open(&config, micro, &adamw, NULL, 0, true, &r) != KEEL_OK) fail_msg("%s", keel_error());
+    size_t ignored;
+    if (keel_pretrained_load(path, r.model, &ignored) != KEEL_OK) fail_msg("%s", keel_error());
+    assert_int_equal(ignored, 0);
 
-    size_t n = keel_model_numel(model);
-    float *grad = calloc(n, sizeof *grad), *part = calloc(n, sizeof *part);
-    assert_true(grad && part);
+    float *grad = calloc(r.numel, sizeof *grad);
+    assert_non_null(grad);
     for (size_t step = 0; step < steps; step++) {
         double loss = 0, scale = 1.0 / (double)(sequences * (width - 1));
-        memset(grad, 0, n * sizeof *grad);
+        memset(grad, 0, r.numel * sizeof *grad);
+        keel_step_begin(r.probe, step + 1);
         for (size_t m = 0; m < accumulation; m++) {
             const uint32_t *batch = golden.tokens + (step * sequences + m * micro) * width;
             double sum;
-            assert_int_equal(keel_model_forward(model, batch, scale, part, &sum), KEEL_OK);
-            assert_int_equal(keel_model_backward(model, NULL, NULL), KEEL_OK);
-            for (size_t i = 0; i < n; i++) grad[i] += part[i];
+            assert_int_equal(keel_model_forward(r.model, batch, scale, r.grad, &sum), KEEL_OK);
+            assert_int_equal(keel_model_backward(r.model, NULL, NULL), KEEL_OK);
+            for (size_t i = 0; i < r.numel; i++) grad[i] += r.grad[i];
             loss += sum * scale;
         }
         assert_near("loss", loss, golden.losses[step], 1e-5);
-        if (step == 0) assert_tensors(&golden, "grad", model, grad);
-        double norm = keel_optimizer_grad_norm(optimizer, grad);
+        if (step == 0) assert_tensors(&golden, "grad", r.model, grad);
+        if (step == 0 && accumulation == 1) assert_activations(&golden, &r);
+        const double norm = keel_optimizer_grad_norm(r.optimizer, grad);
         assert_near("grad_norm", norm, golden.norms[step], 1e-5);
         const keel_update update = {
             .lr = golden_number(golden.optimizer, "lr"),
             .clip_factor = keel_clip_factor(norm, golden_number(golden.optimizer, "max_grad_norm")),
             .update = step + 1,
         };
-        keel_optimizer_step(optimizer, grad, &update);
+        keel_optimizer_step(r.optimizer, grad, &update);
+        keel_step_end(r.probe, &(keel_step){.step = step + 1, .update = step + 1});
     }
     size_t count;
-    const keel_optimizer_state *states = keel_optimizer_states(optimizer, &count);
+    const keel_optimizer_state *states = keel_optimizer_states(r.optimizer, &count);
     assert_int_equal(count, 2);
-    assert_tensors(&golden, "param_after", model, keel_model_weights(model));
-    assert_tensors(&golden, "adam_m_after", model, states[0].data);
-    assert_tensors(&golden, "adam_v_after", model, states[1].data);
+    assert_tensors(&golden, "param_after", r.model, keel_model_weights(r.model));
+    assert_tensors(&golden, "adam_m_after", r.model, states[0].data);
+    assert_tensors(&golden, "adam_v_after", r.model, states[1].data);
 
     free(grad);
-    free(part);
-    keel_optimizer_close(optimizer);
-    keel_model_close(model);
-    keel_taps_close(taps);
-    keel_probe_close(probe);
+    rig_close(&r);
     golden_close(&golden);
 }
 
