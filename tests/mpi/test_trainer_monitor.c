@@ -55,7 +55,7 @@ static keel_status drain(void *context) {
 static keel_status save(void *context, void **bytes, size_t *size) {
     ((watcher *)context)->saves++;
     *bytes = malloc(sizeof saved_state);
-    CHECK(*bytes != NULL);
+    if (!*bytes) return keel_fail(KEEL_ERR_MEMORY, "no memory for the state");
     memcpy(*bytes, saved_state, sizeof saved_state);
     *size = sizeof saved_state;
     return KEEL_OK;

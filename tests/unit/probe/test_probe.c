@@ -388,7 +388,8 @@ static void test_blocks(void **state) {
     keel_site_set_scale(whole, 1024);
     keel_site_set_scale(parts, 1024);
     float x[N];
-    for (int i = 0; i < N; i++) x[i] = 1e-12f * (float)(i * 7919 % N - N / 2);
+    const int middle = N / 2;
+    for (int i = 0; i < N; i++) x[i] = 1e-12f * (float)(i * 7919 % N - middle);
     keel_step_begin(probe, 1);
     keel_observe(whole, x, N);
     keel_block block[2];

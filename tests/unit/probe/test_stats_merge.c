@@ -286,7 +286,7 @@ static void test_checksum_differences(void **state) {
     const keel_dtype dtypes[] = {KEEL_F32, KEEL_F64, KEEL_F16, KEEL_BF16};
     for (size_t d = 0; d < 4; d++) {
         const size_t size = keel_dtype_size(dtypes[d]), bits = 8 * size;
-        unsigned char memory[LENGTH * 8];
+        unsigned char memory[LENGTH * 8] = {0};
         for (size_t i = 0; i < LENGTH * size; i++) memory[i] = (unsigned char)random_bits();
         const uint64_t before = checksum(dtypes[d], memory, LENGTH);
         for (size_t i = 0; i < 4 * bits; i++) {

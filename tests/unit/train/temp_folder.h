@@ -17,8 +17,12 @@ static inline int temp_remove_one(const char *path, const struct stat *about, in
 // As a cmocka set-up: *STATE is the path.
 static inline int temp_folder_make(void **state) {
     char *path = strdup("/tmp/keel-test-XXXXXX");
+    if (!path || !mkdtemp(path)) {
+        free(path);
+        return -1;
+    }
     *state = path;
-    return path && mkdtemp(path) ? 0 : -1;
+    return 0;
 }
 
 static inline int temp_folder_remove(void **state) {
