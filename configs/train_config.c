@@ -14,7 +14,6 @@ enum { UNSET = -1 };
 static const char *const model_names[] = {"gpt2", "llama", NULL};
 static const char *const optimizer_names[] = {"AdamW", NULL};
 static const char *const lr_names[] = {"constant", "linear", "cosine", NULL};
-static const char *const fault_names[] = {"nan", "garbage_batch", "learning_rate", NULL};
 
 static const keel_yaml_field top_fields[] = {
     KEEL_TRAIN_SECTION_ROWS,
@@ -97,17 +96,6 @@ static const keel_yaml_field checkpoint_fields[] = {
     KEEL_YAML_ROW_INT(keel_checkpoint_config, save_interval, 0, MANY),
     KEEL_YAML_ROW_INT(keel_checkpoint_config, keep, 1, 1 << 20),
     KEEL_YAML_ROW_INT(keel_checkpoint_config, keep_healthy, 0, 1 << 20),
-};
-
-static const keel_yaml_field fault_fields[] = {
-    KEEL_YAML_ROW_ENUM(keel_fault_config, kind, fault_names),
-    KEEL_YAML_ROW_INT(keel_fault_config, step, 1, MANY),
-    KEEL_YAML_ROW_INT(keel_fault_config, steps, 1, MANY),
-    KEEL_YAML_ROW_INT(keel_fault_config, rank, -1, 1 << 20),
-    KEEL_YAML_ROW_STRING(keel_fault_config, site),
-    KEEL_YAML_ROW_STRING(keel_fault_config, quantity),
-    KEEL_YAML_ROW_INT(keel_fault_config, index, 0, MANY),
-    KEEL_YAML_ROW_DOUBLE(keel_fault_config, factor, 0, KEEL_YAML_FINITE),
 };
 
 static keel_status no_memory(void) {
@@ -241,36 +229,6 @@ static keel_status read_callback(const keel_yaml_node *node, keel_checkpoint_con
     return keel_yaml_read(keel_yaml_get(node, "checkpoint"), checkpoint_fields, COUNT(checkpoint_fields), checkpoint);
 }
 
-static keel_status require_for(const keel_fault_config *fault, const char *key) {
-    if (keel_yaml_get(fault->node, key)) return KEEL_OK;
-    return keel_yaml_fail_key(fault->node, key, "missing, fault %s needs it", fault_names[fault->kind]);
-}
-
-static keel_status read_fault(const keel_yaml_node *node, keel_fault_config *fault) {
-    *fault = (keel_fault_config){.kind = UNSET, .step = UNSET, .steps = 1, .rank = -1, .factor = 1, .node = node};
-    keel_status status = keel_yaml_read(node, fault_fields, COUNT(fault_fields), fault);
-    if (status) return status;
-    if (fault->kind == UNSET) return keel_yaml_fail_key(node, "kind", "missing: nan, garbage_batch or learning_rate");
-    status = require_for(fault, "step");
-    if (!status && fault->kind == KEEL_FAULT_NAN) status = require_for(fault, "site");
-    if (!status && fault->kind == KEEL_FAULT_NAN) status = require_for(fault, "quantity");
-    if (!status && fault->kind == KEEL_FAULT_LEARNING_RATE) status = require_for(fault, "factor");
-    return status;
-}
-
-static keel_status read_faults(const keel_yaml_node *faults, keel_train_config *config) {
-    size_t count = keel_yaml_size(faults);
-    if (keel_yaml_kind_of(faults) == KEEL_YAML_NULL) return KEEL_OK;
-    if (keel_yaml_kind_of(faults) != KEEL_YAML_LIST) return keel_yaml_fail_kind(faults, "a list of faults");
-    if (count == 0) return KEEL_OK;
-    config->faults = calloc(count, sizeof *config->faults);
-    if (!config->faults) return no_memory();
-    config->fault_count = count;
-    keel_status status = KEEL_OK;
-    for (size_t i = 0; !status && i < count; i++) status = read_fault(keel_yaml_item(faults, i), &config->faults[i]);
-    return status;
-}
-
 // Every value by itself, before any question of what is missing or does not fit together.
 static keel_status read_values(const keel_yaml_node *root, keel_train_config *config) {
 #define SECTION(name) keel_yaml_get(root, #name)
@@ -285,7 +243,7 @@ static keel_status read_values(const keel_yaml_node *root, keel_train_config *co
         status = keel_yaml_read(SECTION(parallel_config), parallel_fields, COUNT(parallel_fields), &config->parallel);
     if (!status) status = read_dataset(SECTION(train_dataset), &config->dataset);
     if (!status) status = read_callback(SECTION(callback), &config->checkpoint);
-    if (!status) status = read_faults(SECTION(faults), config);
+    if (!status) status = keel_fault_configs_read(SECTION(faults), &config->faults, &config->fault_count);
     return status;
 #undef SECTION
 }
@@ -366,11 +324,7 @@ void keel_train_config_free(keel_train_config *config) {
     free(config->optimizer.groups);
     keel_yaml_free_strings(config->dataset.text);
     free(config->dataset.shards);
-    for (size_t i = 0; i < config->fault_count; i++) {
-        free(config->faults[i].site);
-        free(config->faults[i].quantity);
-    }
-    free(config->faults);
+    keel_fault_configs_free(config->faults, config->fault_count);
     keel_yaml_free(config->doc);
     free(config);
 }

@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "configs/fault_config.h"
 #include "configs/yaml.h"
 
 typedef struct keel_runner_config { // runner_config
@@ -92,20 +93,6 @@ typedef struct keel_checkpoint_config { // callback.checkpoint
     int64_t keep_healthy;               // 3
 } keel_checkpoint_config;
 
-typedef enum keel_fault_kind { KEEL_FAULT_NAN, KEEL_FAULT_GARBAGE_BATCH, KEEL_FAULT_LEARNING_RATE } keel_fault_kind;
-
-typedef struct keel_fault_config { // faults[]: for experiments and tests
-    int kind;                      // nan, garbage_batch, learning_rate
-    int64_t step;                  // first step, from 1
-    int64_t steps;                 // how many steps; 1
-    int64_t rank;                  // -1: all (nan and garbage_batch)
-    char *site;                    // nan: site name and ...
-    char *quantity;                // ... quantity (weight, activation, activation_grad, grad_unreduced, ...)
-    int64_t index;                 // nan: element; 0
-    double factor;                 // learning_rate: times
-    const keel_yaml_node *node;    // the entry, for error messages
-} keel_fault_config;
-
 typedef struct keel_train_config {
     keel_yaml *doc; // owned
     keel_runner_config runner;
@@ -116,7 +103,7 @@ typedef struct keel_train_config {
     keel_parallel_config parallel;
     keel_dataset_config dataset;
     keel_checkpoint_config checkpoint;
-    keel_fault_config *faults;
+    keel_fault_config *faults; // for experiments and tests
     size_t fault_count;
     const keel_yaml_node *monitor; // top-level `monitor`, if any: read by keel_monitor_config_section
 } keel_train_config;

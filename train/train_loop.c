@@ -4,7 +4,6 @@
 #include <time.h>
 
 #include "train/clock.h"
-#include "train/mix.h"
 #include "train/pretrained.h"
 #include "train/trainer_state.h"
 
@@ -19,40 +18,15 @@ typedef struct outcome {
     bool skipped;
 } outcome;
 
-// ---- faults ----
-
-static void spoil_batch(const keel_trainer *trainer, uint64_t step, size_t micro) {
-    const keel_train_config *config = trainer->config;
-    const size_t count = (size_t)(config->runner.batch_size * (config->model.seq_length + 1));
-    for (size_t f = 0; f < config->fault_count; f++) {
-        const keel_fault_config *fault = &config->faults[f];
-        if (fault->kind != KEEL_FAULT_GARBAGE_BATCH || !keel_fault_due(fault, step)) continue;
-        if (fault->rank >= 0 && fault->rank != trainer->mesh.world.rank) continue;
-        const uint64_t key =
-            keel_mix(keel_mix((uint64_t)config->runner.seed, step), (uint64_t)trainer->mesh.world.rank << 32 | micro);
-        for (size_t i = 0; i < count; i++)
-            trainer->tokens[i] = (uint32_t)(keel_mix(key, i) % (uint64_t)config->model.vocab_size);
-    }
-}
-
-static double learning_rate(const keel_trainer *trainer, uint64_t step, uint64_t update) {
-    const keel_train_config *config = trainer->config;
-    double lr = keel_lr_at(&config->lr, update);
-    for (size_t f = 0; f < config->fault_count; f++) {
-        const keel_fault_config *fault = &config->faults[f];
-        if (fault->kind == KEEL_FAULT_LEARNING_RATE && keel_fault_due(fault, step)) lr *= fault->factor;
-    }
-    return lr;
-}
-
 // ---- one step ----
 
 static keel_status micro_batch(keel_trainer *trainer, uint64_t step, size_t micro, double scale, double *loss) {
     keel_micro_begin(trainer->probe, (uint32_t)micro);
     float *grad = keel_buckets_begin(trainer->buckets, micro);
-    keel_status status = keel_loader_next(&trainer->loader, trainer->tokens);
+    keel_status status = micro == 0 ? keel_faults_begin_step(&trainer->faults, step) : KEEL_OK;
+    if (!status) status = keel_loader_next(&trainer->loader, trainer->tokens);
     if (status) return status;
-    spoil_batch(trainer, step, micro);
+    keel_faults_spoil_batch(&trainer->faults, step, micro, trainer->tokens);
     status = keel_model_forward(trainer->model, trainer->tokens, scale, grad, loss);
     keel_poll(trainer->probe);
     if (!status) status = keel_model_backward(trainer->model, keel_buckets_ready, trainer->buckets);
@@ -96,7 +70,7 @@ static void fill_control(keel_trainer *trainer, keel_status status, outcome *out
 static void update_weights(keel_trainer *trainer, uint64_t step, outcome *out) {
     const keel_wrapper_config *wrapper = &trainer->config->wrapper;
     keel_progress *progress = &trainer->progress;
-    out->lr = learning_rate(trainer, step, progress->update + 1);
+    out->lr = keel_faults_learning_rate(&trainer->faults, step, keel_lr_at(&trainer->config->lr, progress->update + 1));
     if (out->skipped) {
         progress->skipped_in_row++;
         keel_optimizer_skip(trainer->optimizer);
@@ -105,6 +79,10 @@ static void update_weights(keel_trainer *trainer, uint64_t step, outcome *out) {
     out->clip_factor = wrapper->use_clip_grad ? keel_clip_factor(out->grad_norm, wrapper->max_grad_norm) : 1;
     progress->skipped_in_row = 0;
     progress->update++;
+    if (keel_faults_skip_update(&trainer->faults, step)) {
+        keel_optimizer_skip(trainer->optimizer);
+        return;
+    }
     keel_optimizer_step(trainer->optimizer, keel_buckets_gradient(trainer->buckets),
                         &(keel_update){.lr = out->lr, .clip_factor = out->clip_factor, .update = progress->update});
 }
@@ -149,6 +127,7 @@ static keel_status run_step(keel_trainer *trainer, outcome *out) {
     const double began = keel_seconds();
     keel_progress *progress = &trainer->progress;
     const uint64_t step = ++progress->step;
+    keel_faults_move_loader(&trainer->faults, step, &trainer->loader);
     keel_step end = {.step = step, .first_batch = keel_loader_batch(&trainer->loader)};
     if (keel_loader_at_epoch(&trainer->loader)) end.flags |= KEEL_STEP_EPOCH;
     if (!trainer->new_run && step == trainer->resumed_step + 1) end.flags |= KEEL_STEP_RESUMED;

@@ -131,17 +131,6 @@ static keel_status add_scalars(keel_trainer *trainer) {
     return status;
 }
 
-static keel_status check_fault_ranks(const keel_trainer *trainer) {
-    const int ranks = trainer->mesh.world.size;
-    for (size_t i = 0; i < trainer->config->fault_count; i++) {
-        const keel_fault_config *fault = &trainer->config->faults[i];
-        if (fault->rank >= ranks)
-            return keel_yaml_fail_key(fault->node, "rank", "rank %lld, but the job has %d rank%s, from 0",
-                                      (long long)fault->rank, ranks, ranks == 1 ? "" : "s");
-    }
-    return KEEL_OK;
-}
-
 static keel_status open_model(keel_trainer *trainer) {
     const keel_train_config *config = trainer->config;
     const keel_comm *world = &trainer->mesh.world, *dp = &trainer->mesh.data_parallel;
@@ -165,7 +154,9 @@ static keel_status open_model(keel_trainer *trainer) {
         status = keel_optimizer_open(&config->optimizer, trainer->model, trainer->taps, (uint32_t)dp->rank,
                                      (uint32_t)dp->size, &trainer->optimizer);
     if (!status) status = add_scalars(trainer);
-    if (!status) status = check_fault_ranks(trainer);
+    trainer->faults = (keel_faults){
+        .config = config, .model = trainer->model, .rank = (uint32_t)world->rank, .ranks = (uint32_t)world->size};
+    if (!status) status = keel_faults_check(&trainer->faults);
     if (!status) status = keel_taps_check(trainer->taps);
     return keel_agree(world, status);
 }
@@ -189,7 +180,11 @@ static keel_status first_weights(keel_trainer *trainer) {
 static keel_status first_state(keel_trainer *trainer, bool resume) {
     keel_status status = keel_checkpoint_folder_open(trainer->config->runner.output_dir, &trainer->folder);
     if (status) return status;
-    if (!resume) return first_weights(trainer);
+    if (!resume) {
+        status = first_weights(trainer);
+        if (!status) keel_faults_initial_weights(&trainer->faults);
+        return status;
+    }
     keel_checkpoint checkpoint = {.model = trainer->model, .optimizer = trainer->optimizer};
     status = keel_recover(&trainer->folder, &trainer->facts, note_plain, trainer, &checkpoint);
     if (status) return status;
@@ -273,6 +268,7 @@ void keel_trainer_close(keel_trainer *trainer) {
     free(trainer->monitor);
     keel_checkpoint_folder_close(&trainer->folder);
     if (trainer->output_lock >= 0) close(trainer->output_lock);
+    keel_faults_close(&trainer->faults);
     free(trainer->tokens);
     keel_sequences_close(&trainer->own_sequences);
     keel_optimizer_close(trainer->optimizer);

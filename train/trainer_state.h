@@ -7,6 +7,7 @@
 #include "train/checkpoint.h"
 #include "train/checkpoint_folder.h"
 #include "train/data/loader.h"
+#include "train/faults/faults.h"
 #include "train/parallel/bucket.h"
 #include "train/parallel/mesh.h"
 #include "train/trainer.h"
@@ -41,6 +42,7 @@ struct keel_trainer {
     keel_trainer_report report; // empty on ranks other than 0
     keel_mesh mesh;
     keel_taps *taps;
+    keel_faults faults;
     keel_model *model;
     keel_optimizer *optimizer;
     keel_collectives *collectives;

@@ -89,7 +89,8 @@ static void test_divergence_stops_all(void) {
 static void test_garbage_batch(void) {
     char *folder = rig_folder();
     keel_train_config config = rig_config(folder, 1);
-    keel_fault_config fault = {.kind = KEEL_FAULT_GARBAGE_BATCH, .step = 25, .steps = 1, .rank = check_size - 1};
+    keel_fault_config fault = {
+        .kind = KEEL_FAULT_GARBAGE_BATCH, .step = 25, .steps = 1, .rank = check_size - 1, .share = 1};
     config.faults = &fault;
     config.fault_count = 1;
     CHECK(rig_train(&config, &language, false, &faulty) == KEEL_OK);

@@ -1,5 +1,6 @@
 #include "train/model/tap.h"
 
+#include <math.h>
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,12 +74,31 @@ keel_status keel_taps_add(keel_taps *taps, const keel_site_info *info, keel_tap 
 }
 
 static bool hits(const keel_fault_config *fault, const keel_site_info *info) {
-    return fault->kind == KEEL_FAULT_NAN && !strcmp(fault->site, info->name) &&
-           keel_quantity_find(fault->quantity) == info->quantity;
+    if (!fault->site || strcmp(fault->site, info->name) != 0) return false;
+    switch (fault->kind) {
+    case KEEL_FAULT_NAN:
+        return keel_quantity_find(fault->quantity) == info->quantity;
+    case KEEL_FAULT_DEAD_LAYER:
+        return info->quantity == KEEL_ACTIVATION || info->quantity == KEEL_ACTIVATION_GRAD;
+    case KEEL_FAULT_FAKE_FLOAT32:
+        return info->quantity == KEEL_WEIGHT;
+    default:
+        return false;
+    }
 }
 
-bool keel_fault_due(const keel_fault_config *fault, uint64_t step) {
-    return step >= (uint64_t)fault->step && step - (uint64_t)fault->step < (uint64_t)fault->steps;
+// The quantity of the site at which a fault is looked for; NULL: it is none of a tap's.
+static const char *quantity_of(const keel_fault_config *fault) {
+    switch (fault->kind) {
+    case KEEL_FAULT_NAN:
+        return fault->quantity;
+    case KEEL_FAULT_DEAD_LAYER:
+        return keel_quantity_name(KEEL_ACTIVATION);
+    case KEEL_FAULT_FAKE_FLOAT32:
+        return keel_quantity_name(KEEL_WEIGHT);
+    default:
+        return NULL;
+    }
 }
 
 static const keel_site_info *find_site(const keel_taps *taps, const keel_fault_config *fault) {
@@ -90,12 +110,13 @@ static const keel_site_info *find_site(const keel_taps *taps, const keel_fault_c
 }
 
 static keel_status fail_unknown(const keel_taps *taps, const keel_fault_config *fault) {
-    keel_quantity quantity = keel_quantity_find(fault->quantity);
+    const char *wanted = quantity_of(fault);
+    keel_quantity quantity = keel_quantity_find(wanted);
     if (quantity == KEEL_QUANTITY_COUNT) {
         const char *names[KEEL_QUANTITY_COUNT];
         for (int q = 0; q < KEEL_QUANTITY_COUNT; q++) names[q] = keel_quantity_name((keel_quantity)q);
-        return keel_yaml_fail_key(fault->node, "quantity", "no quantity '%s'; the nearest is '%s'", fault->quantity,
-                                  keel_yaml_nearest(fault->quantity, names, KEEL_QUANTITY_COUNT));
+        return keel_yaml_fail_key(fault->node, "quantity", "no quantity '%s'; the nearest is '%s'", wanted,
+                                  keel_yaml_nearest(wanted, names, KEEL_QUANTITY_COUNT));
     }
     const char **names = malloc((taps->count + 1) * sizeof *names);
     if (!names) return keel_fail(KEEL_ERR_MEMORY, "no memory for site names");
@@ -107,8 +128,8 @@ static keel_status fail_unknown(const keel_taps *taps, const keel_fault_config *
     const char *nearest = keel_yaml_nearest(fault->site, names, count);
     keel_status status =
         nearest ? keel_yaml_fail_key(fault->node, "site", "no site '%s' with the quantity %s; the nearest is '%s'",
-                                     fault->site, fault->quantity, nearest)
-                : keel_yaml_fail_key(fault->node, "site", "no site has the quantity %s here", fault->quantity);
+                                     fault->site, wanted, nearest)
+                : keel_yaml_fail_key(fault->node, "site", "no site has the quantity %s here", wanted);
     free(names);
     return status;
 }
@@ -121,7 +142,7 @@ static bool same_moment(const keel_fault_config *a, const keel_fault_config *b) 
 keel_status keel_taps_check(const keel_taps *taps) {
     for (size_t i = 0; i < taps->fault_count; i++) {
         const keel_fault_config *fault = &taps->faults[i];
-        if (fault->kind != KEEL_FAULT_NAN) continue;
+        if (!quantity_of(fault)) continue;
         const keel_site_info *info = find_site(taps, fault);
         if (!info) return fail_unknown(taps, fault);
         if (fault->index < 0 || (uint64_t)fault->index >= info->numel)
@@ -142,13 +163,30 @@ bool keel_taps_arm(keel_taps *taps, uint64_t step) {
         tap->armed = false;
         for (size_t i = 0; i < taps->fault_count; i++) {
             const keel_fault_config *fault = &taps->faults[i];
-            if (!keel_fault_due(fault, step) || (fault->rank >= 0 && (uint64_t)fault->rank != taps->rank)) continue;
+            if (!keel_fault_due(fault, step) || !keel_fault_concerns(fault, taps->rank)) continue;
             if (!hits(fault, keel_site_get_info(tap->site))) continue;
             tap->armed = true;
-            tap->index = (size_t)fault->index;
+            tap->fault = fault;
         }
     }
     return any;
+}
+
+void keel_tap_strike(const keel_tap *tap, float *data, size_t offset, size_t n) {
+    const size_t index = (size_t)tap->fault->index;
+    switch (tap->fault->kind) {
+    case KEEL_FAULT_NAN:
+        if (index >= offset && index - offset < n) data[index - offset] = NAN;
+        break;
+    case KEEL_FAULT_DEAD_LAYER:
+        memset(data, 0, n * sizeof *data);
+        break;
+    case KEEL_FAULT_FAKE_FLOAT32:
+        for (size_t i = 0; i < n; i++) data[i] = keel_bf16_to_f32(keel_bf16_from_f32(data[i]));
+        break;
+    default:
+        break;
+    }
 }
 
 void keel_tap_begin_active(keel_tap *tap) {
@@ -162,7 +200,7 @@ void keel_tap_begin_active(keel_tap *tap) {
 }
 
 void keel_tap_piece_active(keel_tap *tap, int thread, float *data, size_t offset, size_t n) {
-    if (tap->armed && tap->index - offset < n) data[tap->index - offset] = NAN;
+    if (tap->armed) keel_tap_strike(tap, data, offset, n);
     keel_block_add(&tap->blocks[thread].block, data, n);
 }
 
@@ -172,10 +210,7 @@ void keel_tap_tile_active(keel_tap *tap, int thread, float *data, size_t offset,
     enum { PACKED = 2048 };
     float packed[PACKED];
     size_t used = 0;
-    if (tap->armed && tap->index >= offset) {
-        size_t row = (tap->index - offset) / stride, col = (tap->index - offset) % stride;
-        if (row < rows && col < cols) data[row * stride + col] = NAN;
-    }
+    for (size_t r = 0; r < rows && tap->armed; r++) keel_tap_strike(tap, data + r * stride, offset + r * stride, cols);
     for (size_t r = 0; r < rows && cols <= PACKED; r++) {
         if (used + cols > PACKED) {
             keel_block_add(&tap->blocks[thread].block, packed, used);

@@ -3,8 +3,6 @@
 #ifndef KEEL_TRAIN_MODEL_TAP_H
 #define KEEL_TRAIN_MODEL_TAP_H
 
-#include <math.h>
-
 #include "configs/train_config.h"
 #include "probe/keel.h"
 
@@ -19,10 +17,10 @@ typedef struct keel_tap_block {
 typedef struct keel_tap {
     keel_site *site;
     keel_taps *taps;
-    keel_tap_block *blocks; // block form, between begin and end: one per thread
-    size_t index;           // element that the fault hits
-    bool armed;             // a fault is due at this tap in this step
-    bool busy;              // block form: something is to be done in this pass
+    keel_tap_block *blocks;         // block form, between begin and end: one per thread
+    const keel_fault_config *fault; // due at this tap in this step, if armed
+    bool armed;
+    bool busy; // block form: something is to be done in this pass
 } keel_tap;
 
 // FAULTS is borrowed. PROBE may be one that nobody listens to. Block forms serve as many threads as
@@ -38,14 +36,15 @@ keel_status keel_taps_add(keel_taps *taps, const keel_site_info *info, keel_tap 
 // After all taps are known: KEEL_ERR_CONFIG naming a fault whose site does not exist, with the nearest name, whose
 // element the tensor does not have, or that meets another one at its site.
 keel_status keel_taps_check(const keel_taps *taps);
-// True while STEP is one of the fault's.
-bool keel_fault_due(const keel_fault_config *fault, uint64_t step);
 // Arms the faults of STEP. True if any fault of any kind (on any rank) is due, so that the step is flagged.
 bool keel_taps_arm(keel_taps *taps, uint64_t step);
 
+// Does to DATA [n], the elements of the tensor from OFFSET on, what the fault of the armed TAP does.
+void keel_tap_strike(const keel_tap *tap, float *data, size_t offset, size_t n);
+
 // DATA [n] float32: a fault writes here before anybody sees it.
 static inline void keel_tap_at(keel_tap *tap, float *data, size_t n) {
-    if (tap->armed && tap->index < n) data[tap->index] = NAN, tap->armed = false;
+    if (tap->armed) keel_tap_strike(tap, data, 0, n), tap->armed = false;
     keel_observe(tap->site, data, n);
 }
 

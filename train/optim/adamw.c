@@ -212,12 +212,6 @@ static void end_waiting(keel_optimizer *o, size_t count) {
         }
 }
 
-// The element of a block that a fault hits; N if none.
-static size_t struck(const keel_optimizer *o, const keel_tap *tap, const block *b) {
-    size_t at = b->offset - o->params[b->param].offset;
-    return tap->armed && tap->index - at < b->n ? tap->index - at : b->n;
-}
-
 // ---- the norm of the gradient ----
 
 // In float64, by lanes and then lane by lane: the order does not depend on threads.
@@ -246,8 +240,7 @@ static void norm_share(keel_optimizer *o, float *grad, int thread) {
         watch_begin(w, &tap, 1);
         for (to = from; to < end && o->blocks[to].param == param; to++) {
             const block *b = &o->blocks[to];
-            size_t hit = struck(o, tap, b);
-            if (hit < b->n) grad[b->offset + hit] = NAN;
+            if (tap->armed) keel_tap_strike(tap, grad + b->offset, b->offset - o->params[param].offset, b->n);
             o->block_sums[to] = sum_of_squares(grad + b->offset, b->n);
             keel_block_add(&w->now[0], grad + b->offset, b->n);
         }
@@ -347,19 +340,28 @@ static void prefetch_states(const block_data *p, size_t q) {
     }
 }
 
+// A fault at tap Q strikes what the optimizer writes, and what is made of it as well.
+static void strike_block(const keel_optimizer *o, const keel_tap *tap, size_t q, const block *b,
+                         float *const data[STEP_TAPS]) {
+    const size_t at = b->offset - o->params[b->param].offset;
+    float *weight = data[WEIGHT], *change = data[UPDATE];
+    const bool rounds = tap->fault->kind == KEEL_FAULT_FAKE_FLOAT32; // the update is what then becomes of the weight
+    for (size_t i = 0; rounds && i < b->n; i++) change[i] -= weight[i];
+    keel_tap_strike(tap, data[q], at, b->n);
+    for (size_t i = 0; rounds && i < b->n; i++) change[i] += weight[i];
+    for (size_t later = q + 1; later < STEP_TAPS && q >= DIRECTION; later++)
+        keel_tap_strike(tap, data[later], at, b->n);
+}
+
 static void observe_block(keel_optimizer *o, watch *w, const block *b, const block_data *p) {
     keel_tap *const *taps = o->taps[b->param].step;
     float *const data[STEP_TAPS] = {
         [EXP_AVG] = p->exp_avg, [EXP_AVG_SQ] = p->exp_avg_sq, [DIRECTION] = p->direction,
         [UPDATE] = p->change,   [WEIGHT] = p->weight,
     };
+    for (size_t q = 0; q < STEP_TAPS; q++)
+        if (taps[q]->armed) strike_block(o, taps[q], q, b, data);
     for (size_t q = 0; q < STEP_TAPS; q++) {
-        size_t hit = struck(o, taps[q], b);
-        if (hit < b->n) {
-            data[q][hit] = NAN;
-            // What is made of it is struck as well.
-            for (size_t later = q + 1; later < STEP_TAPS && q >= DIRECTION; later++) data[later][hit] = NAN;
-        }
         if (w->now[q].site) prefetch_states(p, q);
         keel_block_add(&w->now[q], data[q], b->n);
     }

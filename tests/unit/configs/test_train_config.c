@@ -122,6 +122,10 @@ static void test_every_section(void **state) {
                    "  - {kind: nan, step: 7, rank: 1, site: layers.1.mlp, quantity: activation, index: 3}\n"
                    "  - {kind: garbage_batch, step: 9, steps: 2}\n"
                    "  - {kind: learning_rate, step: 11, factor: 100}\n"
+                   "  - {kind: corrupt_data, step: 5, rank: 1, share: 0.5}\n"
+                   "  - {kind: bit_flip, step: 12, rank: 0, site: head.weight, index: 7, bit: 30}\n"
+                   "  - {kind: memory_leak, step: 2, bytes: 4096}\n"
+                   "  - {kind: initial_scale, site: head.weight, factor: 10}\n"
                    "monitor: {queue_depth: 4}\n");
     assert_false(c->wrapper.use_clip_grad);
     assert_true(c->wrapper.max_grad_norm == 0.5);
@@ -139,7 +143,7 @@ static void test_every_section(void **state) {
     assert_int_equal(c->checkpoint.save_interval, 50);
     assert_int_equal(c->checkpoint.keep_healthy, 0);
     const keel_fault_config *f = c->faults;
-    assert_int_equal(c->fault_count, 3);
+    assert_int_equal(c->fault_count, 7);
     assert_int_equal(f[0].kind, KEEL_FAULT_NAN);
     assert_int_equal(f[0].step, 7);
     assert_int_equal(f[0].steps, 1);
@@ -152,6 +156,15 @@ static void test_every_section(void **state) {
     assert_int_equal(f[1].steps, 2);
     assert_int_equal(f[2].kind, KEEL_FAULT_LEARNING_RATE);
     assert_true(f[2].factor == 100);
+    assert_true(keel_fault_due(&f[2], 11) && !keel_fault_due(&f[2], 10) && !keel_fault_due(&f[2], 12));
+    assert_int_equal(f[3].kind, KEEL_FAULT_CORRUPT_DATA);
+    assert_true(f[3].share == 0.5 && f[1].share == 1);
+    assert_true(!keel_fault_due(&f[3], 4) && keel_fault_due(&f[3], 5) && keel_fault_due(&f[3], 1000000)); // to the end
+    assert_true(keel_fault_concerns(&f[3], 1) && !keel_fault_concerns(&f[3], 0) && keel_fault_concerns(&f[1], 3));
+    assert_int_equal(f[4].index, 7);
+    assert_int_equal(f[4].bit, 30);
+    assert_int_equal(f[5].bytes, 4096);
+    assert_true(f[6].factor == 10 && keel_fault_due(&f[6], 1) && !keel_fault_due(&f[6], 2));
 
     keel_monitor_config *monitor = NULL;
     assert_int_equal(keel_monitor_config_section(c->monitor, &monitor), KEEL_OK);
@@ -245,8 +258,8 @@ static void test_refused(void **state) {
         {"callback: {checkpoint: {keep: 0}}\n", "t.yaml:5:31: callback.checkpoint.keep: must be at least 1, found 0"},
         {"callback: {chekpoint: {}}\n", "t.yaml:5:12: callback.chekpoint: unknown key; nearest known: checkpoint"},
         {"faults: {kind: nan}\n", "t.yaml:5:9: faults: expected a list of faults, found a mapping"},
-        {"faults: [{step: 3}]\n", "t.yaml:5:10: faults.0.kind: missing: nan, garbage_batch or learning_rate"},
-        {"faults: [~]\n", "t.yaml:5:10: faults.0.kind: missing: nan, garbage_batch or learning_rate"},
+        {"faults: [{step: 3}]\n", "t.yaml:5:10: faults.0.kind: missing, such as nan"},
+        {"faults: [~]\n", "t.yaml:5:10: faults.0.kind: missing, such as nan"},
         {"faults: [{kind: nan, site: a, quantity: weight}]\n",
          "t.yaml:5:10: faults.0.step: missing, fault nan needs it"},
         {"faults: [{kind: nan, step: 3, quantity: weight}]\n",
@@ -254,6 +267,18 @@ static void test_refused(void **state) {
         {"faults: [{kind: nan, step: 3, site: a}]\n", "t.yaml:5:10: faults.0.quantity: missing, fault nan needs it"},
         {"faults: [{kind: learning_rate, step: 3}]\n",
          "t.yaml:5:10: faults.0.factor: missing, fault learning_rate needs it"},
+        {"faults: [{kind: bit_flip, step: 3, site: a}]\n",
+         "t.yaml:5:10: faults.0.bit: missing, fault bit_flip needs it"},
+        {"faults: [{kind: bit_flip, step: 3, site: a, bit: 32}]\n",
+         "t.yaml:5:50: faults.0.bit: must be at most 31, found 32"},
+        {"faults: [{kind: nan, step: 3, site: a, quantity: weight, factor: 2}]\n",
+         "t.yaml:5:66: faults.0.factor: fault nan has no such key"},
+        {"faults: [{kind: initial_scale, step: 3, site: a, factor: 2}]\n",
+         "t.yaml:5:38: faults.0.step: fault initial_scale has no such key"},
+        {"faults: [{kind: replica_skip, step: 3}]\n",
+         "t.yaml:5:10: faults.0.rank: missing, fault replica_skip needs it"},
+        {"faults: [{kind: repeat_batch, step: 1}]\n",
+         "t.yaml:5:37: faults.0.step: must be at least 2: the batch of the step before is repeated"},
         {"faults: [{kind: nan, step: 0}]\n", "t.yaml:5:28: faults.0.step: must be at least 1, found 0"},
         {"faults: [{kind: nan, rank: -2}]\n", "t.yaml:5:28: faults.0.rank: must be at least -1, found -2"},
     };

@@ -212,6 +212,59 @@ static void test_struck_update(void **state) {
     rig_close(&r);
 }
 
+// From its step on all of an activation and of its gradient is zero, and so is what the layer's weights get.
+static void test_dead_layer(void **state) {
+    (void)state;
+    const keel_model_config *const configs[] = {&gpt2, &llama};
+    const char *const up[] = {"layers.1.mlp.up.weight", "layers.1.mlp.gate_up.weight"};
+    for (size_t i = 0; i < 2; i++) {
+        rig r;
+        const keel_fault_config fault = {
+            .kind = KEEL_FAULT_DEAD_LAYER, .step = 2, .steps = 100, .rank = -1, .site = (char[]){"layers.1.mlp.act"}};
+        assert_int_equal(rig_open(configs[i], BATCH, &adamw, &fault, 1, true, &r), KEEL_OK);
+        assert_int_equal(keel_taps_check(r.taps), KEEL_OK);
+        const keel_stats *seen[] = {
+            rig_stats(&r, "layers.1.mlp.act", KEEL_ACTIVATION), rig_stats(&r, "layers.1.mlp.act", KEEL_ACTIVATION_GRAD),
+            rig_stats(&r, "layers.1.mlp.down.weight", KEEL_GRAD_REDUCED), rig_stats(&r, up[i], KEEL_GRAD_REDUCED)};
+        for (uint64_t s = 1; s <= 4; s++) {
+            step(&r, configs[i], s, NULL);
+            for (size_t k = 0; k < 4; k++)
+                if (s == 1 ? seen[k]->zeros > seen[k]->n / 2 : seen[k]->zeros != seen[k]->n)
+                    fail_msg("step %d, %zu: %llu zeros of %llu", (int)s, k, (unsigned long long)seen[k]->zeros,
+                             (unsigned long long)seen[k]->n);
+            assert_true(rig_stats(&r, "layers.0.mlp.act", KEEL_ACTIVATION)->sum_sq > 0);
+        }
+        rig_close(&r);
+    }
+}
+
+// The parameter holds bfloat16 values alone, and its updates are multiples of what bfloat16 tells apart there.
+static void test_fake_float32(void **state) {
+    (void)state;
+    rig r;
+    const char *const site = "layers.0.mlp.up.weight";
+    const keel_fault_config fault = {.kind = KEEL_FAULT_FAKE_FLOAT32,
+                                     .step = 2,
+                                     .steps = 100,
+                                     .rank = -1,
+                                     .site = (char[]){"layers.0.mlp.up.weight"}};
+    assert_int_equal(rig_open(&gpt2, BATCH, &adamw, &fault, 1, true, &r), KEEL_OK);
+    assert_int_equal(keel_taps_check(r.taps), KEEL_OK);
+    const keel_stats *weight = rig_stats(&r, site, KEEL_WEIGHT), *update = rig_stats(&r, site, KEEL_UPDATE);
+    for (uint64_t s = 1; s <= 4; s++) {
+        step(&r, &gpt2, s, NULL);
+        assert_int_equal(weight->not_bf16 == 0, s >= 2);
+        assert_true(rig_stats(&r, "layers.1.mlp.up.weight", KEEL_WEIGHT)->not_bf16 > 0);
+    }
+    assert_true(update->zeros > 0 && update->sum_sq > 0);
+    const keel_param *param = rig_param(&r, site);
+    for (size_t i = 0; i < param->numel; i++) {
+        const float w = keel_model_weights(r.model)[param->offset + i];
+        assert_true(w == keel_bf16_to_f32(keel_bf16_from_f32(w)));
+    }
+    rig_close(&r);
+}
+
 static void test_when(void **state) {
     (void)state;
     rig r;
@@ -250,6 +303,13 @@ static void test_refused(void **state) {
     expect_refused(&fault, 1, "no site has the quantity collective_in");
     fault = nan_fault((char[]){"layers.0.mlp.up.bias"}, (char[]){"weight"}, 64);
     expect_refused(&fault, 1, "has 64 elements");
+    fault = (keel_fault_config){.kind = KEEL_FAULT_DEAD_LAYER, .step = 1, .steps = 1, .rank = -1};
+    fault.site = (char[]){"layers.1.mlp.acts"};
+    expect_refused(&fault, 1,
+                   "no site 'layers.1.mlp.acts' with the quantity activation; the nearest is 'layers.1.mlp.act'");
+    fault.kind = KEEL_FAULT_FAKE_FLOAT32;
+    fault.site = (char[]){"layers.1.mlp.up.weights"};
+    expect_refused(&fault, 1, "with the quantity weight; the nearest is 'layers.1.mlp.up.weight'");
     keel_fault_config two[] = {nan_fault((char[]){"head"}, (char[]){"activation"}, 0),
                                nan_fault((char[]){"head"}, (char[]){"activation"}, 1)};
     two[1].step = 1;
@@ -259,8 +319,9 @@ static void test_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_whole),         cmocka_unit_test(test_order), cmocka_unit_test(test_faults),
-        cmocka_unit_test(test_struck_update), cmocka_unit_test(test_when),  cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_whole),         cmocka_unit_test(test_order),      cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_struck_update), cmocka_unit_test(test_dead_layer), cmocka_unit_test(test_fake_float32),
+        cmocka_unit_test(test_when),          cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,17 @@
+// Faults of the weights.
+#ifndef KEEL_TRAIN_FAULTS_FAULT_WEIGHTS_H
+#define KEEL_TRAIN_FAULTS_FAULT_WEIGHTS_H
+
+#include "configs/train_config.h"
+#include "train/model/model.h"
+
+// KEEL_ERR_CONFIG, with the place and the nearest name, for a fault of weights that MODEL does not have. Other faults
+// are fine.
+keel_status keel_fault_check_weights(const keel_model_config *config, const keel_model *model,
+                                     const keel_fault_config *fault);
+
+void keel_fault_flip_bit(keel_model *model, const keel_fault_config *fault);
+void keel_fault_scale_parameter(keel_model *model, const keel_fault_config *fault);
+void keel_fault_scale_queries(const keel_model_config *config, keel_model *model, const keel_fault_config *fault);
+
+#endif
