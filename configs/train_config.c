@@ -15,6 +15,13 @@ static const char *const model_names[] = {"gpt2", "llama", NULL};
 static const char *const optimizer_names[] = {"AdamW", NULL};
 static const char *const lr_names[] = {"constant", "linear", "cosine", NULL};
 
+static const char *const precision_names[] = {[KEEL_FLOAT32] = "float32",
+                                              [KEEL_BFLOAT16] = "bfloat16",
+                                              [KEEL_FLOAT16] = "float16",
+                                              [KEEL_PRECISION_COUNT] = NULL};
+static const char *const loss_scale_names[] = {"none", [KEEL_LOSS_SCALE_FIXED] = "FixedLossScaleUpdateCell",
+                                               [KEEL_LOSS_SCALE_DYNAMIC] = "DynamicLossScaleUpdateCell", NULL};
+
 static const keel_yaml_field top_fields[] = {
     KEEL_TRAIN_SECTION_ROWS,
     KEEL_YAML_ROW_NODE(keel_train_config, monitor),
@@ -33,6 +40,15 @@ static const keel_yaml_field runner_fields[] = {
 static const keel_yaml_field wrapper_fields[] = {
     KEEL_YAML_ROW_BOOL(keel_wrapper_config, use_clip_grad),
     KEEL_YAML_ROW_DOUBLE(keel_wrapper_config, max_grad_norm, KEEL_YAML_POSITIVE, KEEL_YAML_FINITE),
+    KEEL_YAML_ROW_SECTION(scale_sense),
+};
+
+// Scales whose reciprocal is a normal float32.
+static const keel_yaml_field loss_scale_fields[] = {
+    KEEL_YAML_ROW_ENUM(keel_loss_scale_config, type, loss_scale_names),
+    KEEL_YAML_ROW_DOUBLE(keel_loss_scale_config, loss_scale_value, 1, 0x1p64),
+    KEEL_YAML_ROW_DOUBLE(keel_loss_scale_config, scale_factor, 1.01, 0x1p16),
+    KEEL_YAML_ROW_INT(keel_loss_scale_config, scale_window, 1, MANY),
 };
 
 static const keel_yaml_field model_fields[] = {
@@ -51,6 +67,13 @@ static const keel_yaml_field model_fields[] = {
     KEEL_YAML_ROW_BOOL(keel_model_config, tie_word_embeddings),
     KEEL_YAML_ROW_DOUBLE(keel_model_config, initializer_range, KEEL_YAML_POSITIVE, KEEL_YAML_FINITE),
     KEEL_YAML_ROW_STRING(keel_model_config, checkpoint_name_or_path),
+    KEEL_YAML_ROW_ENUM(keel_model_config, compute_dtype, precision_names),
+    KEEL_YAML_ROW_ENUM(keel_model_config, softmax_compute_dtype, precision_names),
+    KEEL_YAML_ROW_ENUM(keel_model_config, layernorm_compute_dtype, precision_names),
+    KEEL_YAML_ROW_ENUM(keel_model_config, loss_compute_dtype, precision_names),
+    KEEL_YAML_ROW_ENUM(keel_model_config, attention_value_dtype, precision_names),
+    KEEL_YAML_ROW_ENUM(keel_model_config, embedding_compute_dtype, precision_names),
+    KEEL_YAML_ROW_ENUM(keel_model_config, head_compute_dtype, precision_names),
 };
 
 static const keel_yaml_field optimizer_fields[] = {
@@ -81,6 +104,7 @@ static const keel_yaml_field parallel_fields[] = {
     KEEL_YAML_ROW_INT(keel_parallel_config, model_parallel, 1, 1),
     KEEL_YAML_ROW_INT(keel_parallel_config, pipeline_stage, 1, 1),
     KEEL_YAML_ROW_INT(keel_parallel_config, bucket_bytes, 4, 1 << 30),
+    KEEL_YAML_ROW_ENUM(keel_parallel_config, grad_reduce_dtype, precision_names),
 };
 
 static const keel_yaml_field dataset_fields[] = {
@@ -97,6 +121,10 @@ static const keel_yaml_field checkpoint_fields[] = {
     KEEL_YAML_ROW_INT(keel_checkpoint_config, keep, 1, 1 << 20),
     KEEL_YAML_ROW_INT(keel_checkpoint_config, keep_healthy, 0, 1 << 20),
 };
+
+const char *keel_precision_name(keel_precision precision) {
+    return precision_names[precision];
+}
 
 static keel_status no_memory(void) {
     keel_fail(KEEL_ERR_MEMORY, "trainer configuration: out of memory");
@@ -159,6 +187,23 @@ static keel_status check_model(const keel_yaml_node *node, keel_model_config *mo
     bool gpt2 = model->model_type == KEEL_MODEL_GPT2;
     if (!keel_yaml_get(node, "tie_word_embeddings")) model->tie_word_embeddings = gpt2;
     return gpt2 ? check_gpt2(node, model) : check_llama(node, model);
+}
+
+static keel_status read_wrapper(const keel_yaml_node *node, keel_wrapper_config *wrapper) {
+    keel_status status = keel_yaml_read(node, wrapper_fields, COUNT(wrapper_fields), wrapper);
+    const keel_yaml_node *scale = keel_yaml_get(node, "scale_sense");
+    if (!status) status = keel_yaml_read(scale, loss_scale_fields, COUNT(loss_scale_fields), &wrapper->scale_sense);
+    if (status || keel_yaml_kind_of(scale) == KEEL_YAML_NULL) return status;
+    if (!keel_yaml_get(scale, "type"))
+        return keel_yaml_fail_key(scale, "type", "missing: %s or %s", loss_scale_names[KEEL_LOSS_SCALE_FIXED],
+                                  loss_scale_names[KEEL_LOSS_SCALE_DYNAMIC]);
+    static const char *const dynamic_keys[] = {"scale_factor", "scale_window"};
+    for (size_t i = 0; i < COUNT(dynamic_keys); i++) {
+        const keel_yaml_node *given = keel_yaml_get(scale, dynamic_keys[i]);
+        if (given && wrapper->scale_sense.type != KEEL_LOSS_SCALE_DYNAMIC)
+            return keel_yaml_fail(given, "only %s changes its scale", loss_scale_names[KEEL_LOSS_SCALE_DYNAMIC]);
+    }
+    return KEEL_OK;
 }
 
 static keel_status read_betas(const keel_yaml_node *betas, keel_optimizer_config *optimizer) {
@@ -234,8 +279,7 @@ static keel_status read_values(const keel_yaml_node *root, keel_train_config *co
 #define SECTION(name) keel_yaml_get(root, #name)
     keel_status status = keel_yaml_read(root, top_fields, COUNT(top_fields), config);
     if (!status) status = keel_yaml_read(SECTION(runner_config), runner_fields, COUNT(runner_fields), &config->runner);
-    if (!status)
-        status = keel_yaml_read(SECTION(runner_wrapper), wrapper_fields, COUNT(wrapper_fields), &config->wrapper);
+    if (!status) status = read_wrapper(SECTION(runner_wrapper), &config->wrapper);
     if (!status) status = keel_yaml_read(SECTION(model_config), model_fields, COUNT(model_fields), &config->model);
     if (!status) status = read_optimizer(SECTION(optimizer), &config->optimizer);
     if (!status) status = keel_yaml_read(SECTION(lr_schedule), lr_fields, COUNT(lr_fields), &config->lr);
@@ -271,7 +315,9 @@ static keel_status read_document(keel_yaml *doc, keel_train_config **config) {
     *made = (keel_train_config){
         .doc = doc,
         .runner = {.batch_size = 1, .gradient_accumulation_steps = 1, .log_interval = 10, .stop_after_skipped = 3},
-        .wrapper = {.use_clip_grad = true, .max_grad_norm = 1},
+        .wrapper = {.use_clip_grad = true,
+                    .max_grad_norm = 1,
+                    .scale_sense = {.loss_scale_value = 65536, .scale_factor = 2, .scale_window = 1000}},
         .model = {.max_position_embeddings = UNSET,
                   .n_kv_heads = UNSET,
                   .intermediate_size = UNSET,

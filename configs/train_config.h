@@ -20,10 +20,28 @@ typedef struct keel_runner_config { // runner_config
     int64_t stop_after_skipped; // non-finite gradient norms in a row that stop the run; 3
 } keel_runner_config;
 
+typedef enum keel_loss_scale_type {
+    KEEL_LOSS_SCALE_NONE,
+    KEEL_LOSS_SCALE_FIXED,  // FixedLossScaleUpdateCell
+    KEEL_LOSS_SCALE_DYNAMIC // DynamicLossScaleUpdateCell
+} keel_loss_scale_type;
+
+typedef struct keel_loss_scale_config { // runner_wrapper.scale_sense
+    int type;                           // keel_loss_scale_type; none unless set
+    double loss_scale_value;            // the first; 65536
+    double scale_factor;                // dynamic: / on overflow, * after scale_window clean updates; 2
+    int64_t scale_window;               // dynamic; 1000
+} keel_loss_scale_config;
+
 typedef struct keel_wrapper_config { // runner_wrapper
     bool use_clip_grad;
     double max_grad_norm;
+    keel_loss_scale_config scale_sense;
 } keel_wrapper_config;
+
+// The dtype that something is computed in: "float32", "bfloat16", "float16".
+typedef enum keel_precision { KEEL_FLOAT32, KEEL_BFLOAT16, KEEL_FLOAT16, KEEL_PRECISION_COUNT } keel_precision;
+const char *keel_precision_name(keel_precision precision);
 
 typedef enum keel_model_type { KEEL_MODEL_GPT2, KEEL_MODEL_LLAMA } keel_model_type;
 
@@ -43,6 +61,17 @@ typedef struct keel_model_config { // model_config
     bool tie_word_embeddings;      // gpt2: true, llama: false unless set
     double initializer_range;      // standard deviation of initial weights; 0.02; residual projections / sqrt(2 layers)
     char *checkpoint_name_or_path; // safetensors with Hugging Face names to start from; NULL: random
+    // All keel_precision, float32 unless set. Weights, optimizer and what is stored stay float32. A site's own dtype
+    // says how its values are kept, which is float32 everywhere: what a module kind was computed in is told by these
+    // keys alone, in the document that the store keeps as /config_yaml. An absent key is float32.
+    int compute_dtype;           // products, biases, activation functions and the residual stream: "attention", "mlp"
+                                 // and "block"
+    int softmax_compute_dtype;   // of attention
+    int layernorm_compute_dtype; // "norm"
+    int loss_compute_dtype;      // cross entropy
+    int attention_value_dtype;   // the product of probabilities and values
+    int embedding_compute_dtype; // "embedding"
+    int head_compute_dtype;      // the last layer: "head"
 } keel_model_config;
 
 typedef struct keel_param_group_config { // optimizer.groups[]: the first whose pattern is found in a parameter's name
@@ -77,6 +106,8 @@ typedef struct keel_parallel_config { // parallel_config
     int64_t model_parallel;           // 1
     int64_t pipeline_stage;           // 1
     int64_t bucket_bytes;             // gradient bucket; 4 MiB
+    int grad_reduce_dtype; // keel_precision of the gradients' sums over ranks; float32. With one rank there is
+                           // no sum, and it changes nothing
 } keel_parallel_config;
 
 typedef struct keel_dataset_config { // train_dataset

@@ -23,6 +23,10 @@ static void add_text(keel_facts *facts, const char *key, bool required, const ch
     snprintf(next(facts, key, required), KEEL_FACT_BYTES, "%s", value);
 }
 
+static void add_precision(keel_facts *facts, const char *key, int precision) {
+    add_text(facts, key, false, keel_precision_name((keel_precision)precision));
+}
+
 static void add_groups(keel_facts *facts, const keel_optimizer_config *optimizer) {
     uLong crc = crc32(0, NULL, 0);
     for (size_t i = 0; i < optimizer->group_count; i++) {
@@ -57,6 +61,14 @@ void keel_facts_of(const keel_train_config *config, const char *data, uint32_t r
     add_double(facts, "model_config.rms_norm_eps", true, model->rms_norm_eps);
     add_double(facts, "model_config.theta", true, model->theta);
 
+    add_precision(facts, "model_config.compute_dtype", model->compute_dtype);
+    add_precision(facts, "model_config.softmax_compute_dtype", model->softmax_compute_dtype);
+    add_precision(facts, "model_config.layernorm_compute_dtype", model->layernorm_compute_dtype);
+    add_precision(facts, "model_config.loss_compute_dtype", model->loss_compute_dtype);
+    add_precision(facts, "model_config.attention_value_dtype", model->attention_value_dtype);
+    add_precision(facts, "model_config.embedding_compute_dtype", model->embedding_compute_dtype);
+    add_precision(facts, "model_config.head_compute_dtype", model->head_compute_dtype);
+
     add_int(facts, "runner_config.seed", false, config->runner.seed);
     add_int(facts, "runner_config.batch_size", false, config->runner.batch_size);
     add_int(facts, "runner_config.gradient_accumulation_steps", false, config->runner.gradient_accumulation_steps);
@@ -74,6 +86,7 @@ void keel_facts_of(const keel_train_config *config, const char *data, uint32_t r
     add_int(facts, "lr_schedule.total_steps", false, config->lr.total_steps);
     add_int(facts, "parallel_config.data_parallel", false, ranks);
     add_int(facts, "parallel_config.bucket_bytes", false, config->parallel.bucket_bytes);
+    add_precision(facts, "parallel_config.grad_reduce_dtype", config->parallel.grad_reduce_dtype);
     add_int(facts, "train_dataset.shuffle", false, config->dataset.shuffle);
     add_text(facts, "train_dataset", false, data);
 }

@@ -20,8 +20,11 @@ static void print_collectives(const keel_trainer *trainer, keel_collective_when 
         const keel_collective_plan *plan = &collective->plan;
         if (plan->when != when) continue;
         print_bytes(collective->bytes, text, sizeof text);
-        fprintf(out, "  %-26s %-11s %12zu  %-8s %11s  %s (%d ranks)\n", plan->name, kind_names[plan->kind], plan->count,
+        fprintf(out, "  %-26s %-11s %12zu  %-8s %11s  %s (%d ranks)", plan->name, kind_names[plan->kind], plan->count,
                 keel_dtype_name(plan->dtype), text, plan->comm->name, plan->comm->size);
+        if (plan->precision != KEEL_FLOAT32)
+            fprintf(out, ", rounded to %s as is each sum", keel_precision_name(plan->precision));
+        fputc('\n', out);
         bytes += collective->bytes;
         count++;
     }

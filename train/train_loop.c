@@ -42,6 +42,7 @@ static keel_status forward_backward(keel_trainer *trainer, uint64_t step, outcom
     double sum = 0;
     out->loss_max = -INFINITY;
     keel_status status = KEEL_OK;
+    keel_model_take_weights(trainer->model);
     for (size_t micro = 0; !status && micro < accumulation; micro++) {
         double loss = 0;
         status = micro_batch(trainer, step, micro, 1 / tokens, &loss);

@@ -145,6 +145,7 @@ static keel_status open_model(keel_trainer *trainer) {
         status = keel_buckets_open(&(keel_buckets_plan){.model = trainer->model,
                                                         .accumulation = accumulation,
                                                         .bucket_bytes = (size_t)config->parallel.bucket_bytes,
+                                                        .precision = (keel_precision)config->parallel.grad_reduce_dtype,
                                                         .comm = dp,
                                                         .taps = trainer->taps,
                                                         .collectives = trainer->collectives},

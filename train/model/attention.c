@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "train/tensor/ops.h"
+#include "train/tensor/rounded_ops.h"
 #include "train/tensor/tile.h"
 #include "train/tensor/vector.h"
 
@@ -78,6 +79,7 @@ static void prepare_qkv(const keel_context *context, const keel_attention *atten
     size_t e = context->qkv_size, d = context->head_size, half = d / 2;
     const float *bias = keel_linear_bias(context, layer->qkv);
     const keel_position *position = &attention->position;
+    const keel_precision compute = context->formats.compute;
     float *qkv = layer->state.qkv;
     keel_tap_begin(layer->qkv_tap);
 #pragma omp parallel num_threads(context->threads)
@@ -87,12 +89,14 @@ static void prepare_qkv(const keel_context *context, const keel_attention *atten
         for (size_t b = 0; b < context->blocks; b++) {
             size_t begin = keel_block_begin_row(b), rows = keel_block_rows(context, b), at = begin * e;
             if (bias) keel_add_bias(qkv + at, bias, rows, e);
+            keel_round(compute, qkv + at, rows * e);
             keel_tap_piece(layer->qkv_tap, thread, qkv + at, at, rows * e);
             for (size_t r = 0; position->cosine && r < rows; r++) {
                 size_t t = (begin + r) % context->seq;
                 keel_rope(qkv + at + r * e, context->heads + context->kv_heads, d, position->cosine + t * half,
                           position->sine + t * half);
             }
+            if (position->cosine) keel_round(compute, qkv + at, rows * e);
         }
     }
     keel_tap_end(layer->qkv_tap);
@@ -129,18 +133,33 @@ typedef struct running { // of a row, over the tiles so far
 } running;
 
 // One row of a tile: scores become exponentials, and what was summed before is scaled to the new greatest score.
-static void softmax_row(float *p, size_t seen, size_t width, float scale, running *row, float *out, size_t dp) {
+static void softmax_row(const keel_formats *formats, float *p, size_t seen, size_t width, float scale, running *row,
+                        float *out, size_t dp) {
+    const bool rounded = formats->softmax != KEEL_FLOAT32;
     if (seen) {
+        keel_round(formats->compute, p, seen);
+        if (rounded) {
+            keel_scale(p, scale, seen);
+            keel_round(formats->softmax, p, seen);
+            scale = 1;
+        }
         float m = keel_row_max(p, seen) * scale;
         if (m > row->greatest) {
-            float shrink = expf(row->greatest - m);
+            float shrink = keel_round_one(formats->softmax, expf(row->greatest - m));
             row->total *= (double)shrink;
             keel_scale(out, shrink, dp);
             row->greatest = m;
         }
-        row->total += keel_row_exp(p, seen, scale, row->greatest);
+        row->total += rounded ? keel_row_exp_rounded(formats->softmax, p, seen, row->greatest)
+                              : keel_row_exp(p, seen, scale, row->greatest);
+        keel_round(formats->value, p, seen);
     }
     clear_rest(p, seen, width);
+}
+
+// Rows of a tile within rows of STRIDE.
+static void round_tile(keel_precision precision, float *x, size_t stride, size_t rows, size_t cols) {
+    for (size_t r = 0; r < rows && precision != KEEL_FLOAT32; r++) keel_round(precision, x + r * stride, cols);
 }
 
 // A head of a sequence.
@@ -168,9 +187,11 @@ static head_data head_of(const keel_context *context, const keel_attention_layer
 static void forward_head(const keel_context *context, const sizes *s, const scratch *w, const head_data *h,
                          const keel_attention_layer *layer, int thread) {
     size_t e = context->qkv_size, c = context->hidden, d = s->d, dp = s->dp;
+    const keel_formats *formats = &context->formats;
     const float scale = 1.0f / sqrtf((float)d);
     transpose_tiles(s, h->k, e, w->keys_t);
     keel_tile_copy(s->t, d, h->v, e, w->values, dp);
+    keel_round(formats->value, w->values, s->t * dp);
     for (size_t i0 = 0; i0 < s->t; i0 += QUERIES) {
         tile t = {.i0 = i0, .queries = s->t - i0 < QUERIES ? s->t - i0 : QUERIES};
         running row[QUERIES];
@@ -180,7 +201,7 @@ static void forward_head(const keel_context *context, const sizes *s, const scra
         for (; next_tile(&t); t.j0 += KEYS) {
             keel_tile_mul(t.queries, t.width, d, w->q, dp, w->keys_t + t.j0 * d, KEYS, false, w->p, KEYS);
             for (size_t r = 0; r < t.queries; r++)
-                softmax_row(w->p + r * KEYS, visible(&t, r), t.width, scale, &row[r], w->out + r * dp, dp);
+                softmax_row(formats, w->p + r * KEYS, visible(&t, r), t.width, scale, &row[r], w->out + r * dp, dp);
             keel_tile_mul(t.queries, dp, t.keys, w->p, KEYS, w->values + t.j0 * dp, dp, true, w->out, dp);
         }
         size_t at = (h->row0 + i0) * c + h->head * d;
@@ -190,6 +211,8 @@ static void forward_head(const keel_context *context, const sizes *s, const scra
             keel_scale(core + r * c, (float)(1.0 / row[r].total), d);
             h->lse[i0 + r] = row[r].greatest + (float)log(row[r].total);
         }
+        round_tile(formats->value, core, c, t.queries, d);
+        round_tile(formats->compute, core, c, t.queries, d);
         keel_tap_tile(layer->core_tap, thread, core, at, c, t.queries, d);
     }
 }
@@ -225,13 +248,31 @@ static void row_dots(const float *dout, const float *out, size_t stride, size_t 
     }
 }
 
+// The softmax's part of the next function with every operation's result in PRECISION.
+static void softmax_row_backward_rounded(keel_precision precision, float *p, float *ds, size_t seen, float scale,
+                                         float lse, float dot) {
+    keel_scale(p, scale, seen);
+    keel_round(precision, p, seen);
+    (void)keel_row_exp_rounded(precision, p, seen, lse);
+    for (size_t j = 0; j < seen; j++) {
+        const float d = keel_round_one(precision, p[j] * keel_round_one(precision, ds[j] - dot));
+        ds[j] = keel_round_one(precision, d * scale);
+    }
+}
+
 // P = exp(P scale - lse), DS = P (DS - dot) scale over what the row sees, zeros behind it.
-static void softmax_row_backward(float *p, float *ds, size_t seen, size_t width, float scale, float lse, float dot) {
-    for (size_t j = 0; j < seen; j += KEEL_LANES) {
+static void softmax_row_backward(const keel_formats *formats, float *p, float *ds, size_t seen, size_t width,
+                                 float scale, float lse, float dot) {
+    keel_round(formats->compute, p, seen);
+    keel_round(formats->value, ds, seen);
+    if (formats->softmax != KEEL_FLOAT32) softmax_row_backward_rounded(formats->softmax, p, ds, seen, scale, lse, dot);
+    for (size_t j = 0; j < seen && formats->softmax == KEEL_FLOAT32; j += KEEL_LANES) {
         keel_vec e = keel_vec_exp(keel_vec_load(p + j) * scale - lse);
         keel_vec_store(p + j, e);
         keel_vec_store(ds + j, e * (keel_vec_load(ds + j) - dot) * scale);
     }
+    keel_round(formats->value, p, seen);
+    keel_round(formats->compute, ds, seen);
     clear_rest(p, seen, width);
     clear_rest(ds, seen, width);
 }
@@ -241,9 +282,11 @@ static void backward_head(const keel_context *context, const keel_attention *att
                           size_t item, int thread) {
     size_t e = context->qkv_size, c = context->hidden, d = s->d, dp = s->dp;
     const float scale = 1.0f / sqrtf((float)d);
+    const keel_formats *formats = &context->formats;
     float *dk = attention->dk + item * s->t * dp, *dv = attention->dv + item * s->t * dp;
     transpose_tiles(s, h->k, e, w->keys_t);
     transpose_tiles(s, h->v, e, w->values_t);
+    keel_round(formats->value, w->values_t, d * s->tp);
     keel_tile_copy(s->t, d, h->k, e, w->keys, dp);
     memset(dk, 0, s->t * dp * sizeof(float));
     memset(dv, 0, s->t * dp * sizeof(float));
@@ -253,15 +296,17 @@ static void backward_head(const keel_context *context, const keel_attention *att
         float *dq = attention->dq + (item * s->t + i0) * dp;
         float dots[QUERIES];
         keel_tap_tile(layer->core_grad_tap, thread, dcore + at, at, c, t.queries, d);
+        round_tile(formats->compute, dcore + at, c, t.queries, d);
         row_dots(dcore + at, layer->state.core + at, c, t.queries, d, dots);
         keel_tile_copy(t.queries, d, h->q + i0 * e, e, w->q, dp);
         keel_tile_copy(t.queries, d, dcore + at, c, w->dout, dp);
+        keel_round(formats->value, w->dout, t.queries * dp);
         for (; next_tile(&t); t.j0 += KEYS) {
             keel_tile_mul(t.queries, t.width, d, w->q, dp, w->keys_t + t.j0 * d, KEYS, false, w->p, KEYS);
             keel_tile_mul(t.queries, t.width, d, w->dout, dp, w->values_t + t.j0 * d, KEYS, false, w->ds, KEYS);
             for (size_t r = 0; r < t.queries; r++)
-                softmax_row_backward(w->p + r * KEYS, w->ds + r * KEYS, visible(&t, r), t.width, scale, h->lse[i0 + r],
-                                     dots[r]);
+                softmax_row_backward(formats, w->p + r * KEYS, w->ds + r * KEYS, visible(&t, r), t.width, scale,
+                                     h->lse[i0 + r], dots[r]);
             keel_tile_mul_transposed(t.keys, dp, t.queries, w->p, KEYS, w->dout, dp, true, dv + t.j0 * dp, dp);
             keel_tile_mul_transposed(t.keys, dp, t.queries, w->ds, KEYS, w->q, dp, true, dk + t.j0 * dp, dp);
             keel_tile_mul(t.queries, dp, t.keys, w->ds, KEYS, w->keys + t.j0 * dp, dp, t.j0 > 0, dq, dp);
@@ -306,6 +351,7 @@ static void gather_dqkv(const keel_context *context, const keel_attention *atten
             size_t begin = keel_block_begin_row(b), rows = keel_block_rows(context, b), at = begin * e;
             for (size_t r = 0; r < rows; r++) gather_row(context, attention, begin + r, dqkv + at + r * e);
             keel_tap_piece(layer->qkv_grad_tap, thread, dqkv + at, at, rows * e);
+            keel_round(context->formats.compute, dqkv + at, rows * e);
             if (has_bias) {
                 memset(partial + b * e, 0, e * sizeof(float));
                 keel_add_rows(partial + b * e, dqkv + at, rows, e);

@@ -1,6 +1,9 @@
 // Causal attention with grouped queries, by tiles: no matrix of T x T exists. The forward pass keeps one number for a
 // row, the logarithm of the sum of its exponentials, from which the backward pass forms the tiles again (Dao et al.
 // 2022).
+//
+// In bfloat16 and float16 scores are rounded as outputs of a product; probabilities, not yet divided by their sum,
+// where they are inputs of one.
 #ifndef KEEL_TRAIN_MODEL_ATTENTION_H
 #define KEEL_TRAIN_MODEL_ATTENTION_H
 
@@ -35,8 +38,8 @@ void keel_attention_plan_state(const keel_context *context, keel_arena *arena, k
 // STATE.qkv holds the product without its bias: adds the bias, rotates q and k, and computes STATE.core and STATE.lse.
 void keel_attention_forward(const keel_context *context, const keel_attention *attention,
                             const keel_attention_layer *layer);
-// DCORE [N, H D] is left as it is, but for a fault. DQKV [N, (H + 2 H_k) D]: gradient by the product; the bias's
-// gradient goes to the context's gradients.
+// DCORE [N, H D] is rounded to its format, else left as it is, but for a fault. DQKV [N, (H + 2 H_k) D]: gradient by
+// the product; the bias's gradient goes to the context's gradients.
 void keel_attention_backward(const keel_context *context, const keel_attention *attention,
                              const keel_attention_layer *layer, float *dcore, float *dqkv);
 

@@ -37,6 +37,13 @@ keel_status keel_context_init(const keel_model_config *config, size_t batch, int
         return keel_fail(KEEL_ERR_CONFIG, "model_config: max_position_embeddings must be at least seq_length");
     c.norm_eps = (float)(c.gpt2 ? m->layer_norm_epsilon : m->rms_norm_eps);
     c.theta = m->theta;
+    c.formats = (keel_formats){.compute = (keel_precision)m->compute_dtype,
+                               .softmax = (keel_precision)m->softmax_compute_dtype,
+                               .norm = (keel_precision)m->layernorm_compute_dtype,
+                               .loss = (keel_precision)m->loss_compute_dtype,
+                               .value = (keel_precision)m->attention_value_dtype,
+                               .embedding = (keel_precision)m->embedding_compute_dtype,
+                               .head = (keel_precision)m->head_compute_dtype};
     c.threads = threads;
     c.blocks = (c.rows + KEEL_BLOCK_ROWS - 1) / KEEL_BLOCK_ROWS;
     c.sum_width = greater(c.hidden, greater(c.qkv_size, c.up_size));

@@ -8,6 +8,7 @@
 #include "train/model/model.h"
 #include "train/model/tap.h"
 #include "train/tensor/arena.h"
+#include "train/tensor/precision.h"
 
 // Rows that are handled together while they are in cache, and whose share of a sum over rows is formed together: sums
 // do not depend on the number of threads.
@@ -18,6 +19,12 @@ typedef struct keel_clock {
     double last; // seconds
     double seconds[KEEL_PART_COUNT];
 } keel_clock;
+
+// What is computed in which format (train_config.h). Every activation, and every gradient by one, is rounded to the
+// format of what takes it by the pass that makes it, so that the inputs of a product always have its format.
+typedef struct keel_formats {
+    keel_precision compute, softmax, norm, loss, value, embedding, head;
+} keel_formats;
 
 typedef struct keel_context {
     bool gpt2; // else LLaMA
@@ -36,8 +43,10 @@ typedef struct keel_context {
 
     keel_clock *clock;
     int threads;
-    size_t blocks;    // of KEEL_BLOCK_ROWS rows
-    float *weights;   // flat
+    size_t blocks; // of KEEL_BLOCK_ROWS rows
+    keel_formats formats;
+    float *master;    // flat: the weights
+    float *weights;   // flat: rounded to the formats of their products; MASTER itself where all is float32
     float *grad;      // flat, borrowed from the caller of keel_model_forward
     float *partials;  // [3, blocks, max(C, qkv_size, up_size)]: sums of blocks of rows
     size_t sum_width; // max(C, qkv_size, up_size)

@@ -1,4 +1,8 @@
 // y = x W + b over [rows, in]. GPT-2 stores W as [in, out] (Conv1D), LLaMA as [out, in] (Linear).
+//
+// In bfloat16 and float16 the inputs have the format already: W in the context's weights, X and DY from the passes that
+// made them. The sums are float32, and stay so here: the pass that takes them adds the bias and rounds, gradients after
+// they were observed.
 #ifndef KEEL_TRAIN_MODEL_LINEAR_H
 #define KEEL_TRAIN_MODEL_LINEAR_H
 

@@ -13,6 +13,7 @@ void keel_mlp_activate(const keel_context *context, const keel_mlp_layer *layer)
     size_t f = context->intermediate, u = context->up_size;
     float *up = layer->state.up, *act = layer->state.act;
     const float *bias = keel_linear_bias(context, layer->up);
+    const keel_precision compute = context->formats.compute;
     keel_tap_begin(layer->up_tap);
     keel_tap_begin(layer->act_tap);
 #pragma omp parallel num_threads(context->threads)
@@ -23,9 +24,11 @@ void keel_mlp_activate(const keel_context *context, const keel_mlp_layer *layer)
             size_t begin = keel_block_begin_row(b), rows = keel_block_rows(context, b);
             float *x = up + begin * u, *y = act + begin * f;
             if (bias) keel_add_bias(x, bias, rows, u);
+            keel_round(compute, x, rows * u);
             keel_tap_piece(layer->up_tap, thread, x, begin * u, rows * u);
             if (context->gpt2) keel_gelu(y, x, rows * f);
             for (size_t r = 0; !context->gpt2 && r < rows; r++) keel_swiglu(y + r * f, x + r * u, x + r * u + f, f);
+            keel_round(compute, y, rows * f);
             keel_tap_piece(layer->act_tap, thread, y, begin * f, rows * f);
         }
     }
@@ -39,6 +42,7 @@ void keel_mlp_activate_backward(const keel_context *context, const keel_mlp_laye
     const float *up = layer->state.up;
     float *partial = keel_context_partial(context, 0);
     bool has_bias = layer->up->bias != KEEL_NO_PARAM;
+    const keel_precision compute = context->formats.compute;
     keel_tap_begin(layer->act_grad_tap);
     keel_tap_begin(layer->up_grad_tap);
 #pragma omp parallel num_threads(context->threads)
@@ -50,10 +54,12 @@ void keel_mlp_activate_backward(const keel_context *context, const keel_mlp_laye
             const float *x = up + begin * u;
             float *dy = dact + begin * f, *dx = dup + begin * u;
             keel_tap_piece(layer->act_grad_tap, thread, dy, begin * f, rows * f);
+            keel_round(compute, dy, rows * f);
             if (context->gpt2) keel_gelu_backward(dx, dy, x, rows * f);
             for (size_t r = 0; !context->gpt2 && r < rows; r++)
                 keel_swiglu_backward(dx + r * u, dx + r * u + f, dy + r * f, x + r * u, x + r * u + f, f);
             keel_tap_piece(layer->up_grad_tap, thread, dx, begin * u, rows * u);
+            keel_round(compute, dx, rows * u);
             if (has_bias) {
                 memset(partial + b * u, 0, u * sizeof(float));
                 keel_add_rows(partial + b * u, dx, rows, u);

@@ -14,11 +14,24 @@
 #include "train/model/places.h"
 #include "train/model/random.h"
 
+// The format in which products take a parameter. The embedding rounds the rows it looks up; a tied table is the head's.
+static keel_precision taken_as(const keel_model *m, const keel_param *p) {
+    if (strcmp(p->module, "embedding") != 0) return p->precision;
+    return m->context.tied && p->offset == m->parameters.head.weight ? m->context.formats.head : KEEL_FLOAT32;
+}
+
+static bool rounds_weights(const keel_model *m) {
+    for (size_t i = 0; i < m->parameters.count; i++)
+        if (taken_as(m, &m->parameters.list[i]) != KEEL_FLOAT32) return true;
+    return false;
+}
+
 // Every piece of memory. Runs twice: to count and to give.
 static void plan(keel_model *m, keel_arena *arena) {
     keel_context *c = &m->context;
     size_t n = c->rows * c->hidden;
-    c->weights = keel_arena_take(arena, m->parameters.numel);
+    c->master = keel_arena_take(arena, m->parameters.numel);
+    c->weights = rounds_weights(m) ? keel_arena_take(arena, m->parameters.numel) : c->master;
     keel_context_plan(c, arena);
     keel_attention_plan(c, arena, &m->attention);
     for (size_t l = 0; l < c->layers; l++) {
@@ -45,6 +58,7 @@ static void connect(keel_model *m) {
         keel_join *join = l < layers ? &m->layers[l].join1 : &m->last;
         const keel_place_taps *norm = l < layers ? &m->places.layers[l][KEEL_PLACE_NORM1] : &m->places.final_norm;
         join->norm = l < layers ? &p->layers[l].norm1 : &p->final_norm;
+        join->taken_as = l < layers ? m->context.formats.compute : m->context.formats.head;
         join->norm_tap = norm->value;
         join->norm_grad_tap = norm->grad;
         if (l == 0) {
@@ -63,6 +77,7 @@ static void connect(keel_model *m) {
         const keel_place_taps *taps = m->places.layers[l];
         layer->params = &p->layers[l];
         layer->join2.norm = &layer->params->norm2;
+        layer->join2.taken_as = m->context.formats.compute;
         layer->join2.branch = &layer->params->out;
         layer->join2.branch_tap = taps[KEEL_PLACE_OUT].value;
         layer->join2.branch_grad_tap = taps[KEEL_PLACE_OUT].grad;
@@ -140,8 +155,22 @@ size_t keel_model_numel(const keel_model *model) {
     return model->parameters.numel;
 }
 float *keel_model_weights(keel_model *model) {
-    return model->context.weights;
+    return model->context.master;
 }
+
+void keel_model_take_weights(keel_model *model) {
+    const keel_context *c = &model->context;
+    enum { PIECE = 16 << 10 };
+    for (size_t i = 0; c->weights != c->master && i < model->parameters.count; i++) {
+        const keel_param *p = &model->parameters.list[i];
+        const keel_precision precision = taken_as(model, p);
+#pragma omp parallel for schedule(static) num_threads(c->threads) if (p->numel > PIECE)
+        for (size_t at = 0; at < p->numel; at += PIECE)
+            keel_round_copy(precision, c->weights + p->offset + at, c->master + p->offset + at,
+                            p->numel - at < PIECE ? p->numel - at : PIECE);
+    }
+}
+
 size_t keel_model_bytes(const keel_model *model) {
     return model->arena.size;
 }
@@ -185,7 +214,7 @@ void keel_model_init(keel_model *model, uint64_t seed) {
     double range = model->initializer_range;
     for (size_t i = 0; i < model->parameters.count; i++) {
         const keel_param *p = &model->parameters.list[i];
-        float *w = model->context.weights + p->offset;
+        float *w = model->context.master + p->offset;
         bool residual = ends_with(p->name, ".attention.out.weight") || ends_with(p->name, ".mlp.down.weight");
         double deviation = residual ? range / sqrt(2.0 * (double)model->context.layers) : range;
         float constant = !strcmp(p->module, "norm") && ends_with(p->name, ".weight") ? 1.0f : 0.0f;

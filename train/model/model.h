@@ -19,8 +19,9 @@ typedef struct keel_param {
     uint32_t ndim;
     size_t shape[KEEL_MAX_DIMS]; // GPT-2 projections [in, out] (Conv1D), LLaMA [out, in] (Linear)
     size_t numel;
-    size_t offset; // of its first element in the flat buffers
-    bool decay;    // weight decay by default: matrices, not vectors
+    size_t offset;            // of its first element in the flat buffers
+    bool decay;               // weight decay by default: matrices, not vectors
+    keel_precision precision; // that its gradient is to be rounded to
 } keel_param;
 
 // A tensor as Hugging Face names it: a contiguous piece of a parameter (q, k and v are row blocks of one fused
@@ -46,11 +47,15 @@ void keel_model_close(keel_model *model);
 const keel_param *keel_model_params(const keel_model *model, size_t *count);
 const keel_hf_tensor *keel_model_hf_tensors(const keel_model *model, size_t *count);
 size_t keel_model_numel(const keel_model *model); // of the flat buffers
-float *keel_model_weights(keel_model *model);     // flat, 64-byte aligned
+float *keel_model_weights(keel_model *model);     // flat, 64-byte aligned, float32 whatever the products take
 size_t keel_model_bytes(const keel_model *model); // allocated, weights included
 
 // Random weights: normal(0, initializer_range), residual projections divided by sqrt(2 L), biases 0, norm weights 1.
 void keel_model_init(keel_model *model, uint64_t seed);
+
+// To be called whenever weights have changed, before the next forward: rounds what products take in another format. Not
+// rounded for every micro-batch again.
+void keel_model_take_weights(keel_model *model);
 
 // TOKENS [B, T + 1]: inputs [:, :-1], targets [:, 1:]. A token >= V is KEEL_ERR_FORMAT. *loss_sum: sum of cross entropy
 // in nats over the B T targets. GRAD NULL: evaluation, no backward pass will follow. Otherwise the gradients of
@@ -59,7 +64,9 @@ void keel_model_init(keel_model *model, uint64_t seed);
 // must be the next.
 keel_status keel_model_forward(keel_model *model, const uint32_t *tokens, double scale, float *grad, double *loss_sum);
 
-// Completes GRAD of the last forward (overwritten, every element). READY(context, begin) is called as gradients become
+// Completes GRAD of the last forward (overwritten, every element). In bfloat16 and float16 these are the float32 sums
+// that products make of rounded inputs: whoever takes them looks at them, then rounds them to their parameter's
+// precision. READY(context, begin) is called as gradients become
 // final: everything in [begin, what was ready before) is, from numel down to 0. NULL: not wanted. KEEL_ERR_USAGE
 // without a forward that was given a GRAD.
 typedef void keel_grad_ready(void *context, size_t begin);

@@ -25,6 +25,27 @@ static void print_param(FILE *out, const keel_param *p, const char *prefix) {
     fputc('\n', out);
 }
 
+// What is not computed in float32.
+static void print_formats(const keel_formats *f, FILE *out) {
+    const struct {
+        const char *name;
+        keel_precision precision;
+    } list[] = {{"products and activations", f->compute},
+                {"attention's softmax", f->softmax},
+                {"attention's values", f->value},
+                {"norms", f->norm},
+                {"embedding", f->embedding},
+                {"head", f->head},
+                {"loss", f->loss}};
+    bool any = false;
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        if (list[i].precision == KEEL_FLOAT32) continue;
+        fprintf(out, "%s%s in %s", any ? ", " : "  computed: ", list[i].name, keel_precision_name(list[i].precision));
+        any = true;
+    }
+    if (any) fprintf(out, "; all else in float32\n");
+}
+
 void keel_model_print(const keel_model *model, FILE *out) {
     const keel_context *c = &model->context;
     fprintf(out, "model: %s, ", c->gpt2 ? "gpt2" : "llama");
@@ -34,6 +55,7 @@ void keel_model_print(const keel_model *model, FILE *out) {
             c->layers, c->heads, c->head_size);
     if (c->kv_heads != c->heads) fprintf(out, " (%zu for keys and values)", c->kv_heads);
     fprintf(out, ", mlp %zu, vocabulary %zu, head %s\n", c->intermediate, c->vocab, c->tied ? "tied" : "of its own");
+    print_formats(&c->formats, out);
     int32_t layer = -1;
     for (size_t i = 0; i < model->parameters.count; i++) {
         const keel_param *p = &model->parameters.list[i];

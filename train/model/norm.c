@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "train/tensor/ops.h"
+#include "train/tensor/rounded_ops.h"
 
 void keel_join_plan(const keel_context *context, keel_arena *arena, keel_join_state *state) {
     size_t n = context->rows * context->hidden;
@@ -16,17 +17,23 @@ void keel_join_norm(const keel_context *context, const keel_join *join, int thre
     size_t c = context->hidden, at = begin * c;
     const keel_join_state *s = &join->state;
     const float *weight = context->weights + join->norm->weight;
-    if (join->norm->bias == KEEL_NO_PARAM)
+    const float *bias = join->norm->bias == KEEL_NO_PARAM ? NULL : context->weights + join->norm->bias;
+    if (context->formats.norm != KEEL_FLOAT32)
+        keel_norm_rounded(context->formats.norm, s->normed + at, s->stream + at, weight, bias, context->norm_eps,
+                          s->mean + begin, s->rstd + begin, rows, c);
+    else if (!bias)
         keel_rms_norm(s->normed + at, s->stream + at, weight, context->norm_eps, s->rstd + begin, rows, c);
     else
-        keel_layer_norm(s->normed + at, s->stream + at, weight, context->weights + join->norm->bias, context->norm_eps,
-                        s->mean + begin, s->rstd + begin, rows, c);
+        keel_layer_norm(s->normed + at, s->stream + at, weight, bias, context->norm_eps, s->mean + begin,
+                        s->rstd + begin, rows, c);
+    keel_round(join->taken_as, s->normed + at, rows * c);
     keel_tap_piece(join->norm_tap, thread, s->normed + at, at, rows * c);
 }
 
 void keel_join_forward(const keel_context *context, const keel_join *join, float *branch, const float *stream_in) {
     size_t c = context->hidden;
     const float *bias = keel_linear_bias(context, join->branch);
+    const keel_precision compute = context->formats.compute;
     keel_tap_begin(join->branch_tap);
     keel_tap_begin(join->stream_tap);
     keel_tap_begin(join->norm_tap);
@@ -37,8 +44,10 @@ void keel_join_forward(const keel_context *context, const keel_join *join, float
         for (size_t b = 0; b < context->blocks; b++) {
             size_t begin = keel_block_begin_row(b), rows = keel_block_rows(context, b), at = begin * c, n = rows * c;
             if (bias) keel_add_bias(branch + at, bias, rows, c);
+            keel_round(compute, branch + at, n);
             keel_tap_piece(join->branch_tap, thread, branch + at, at, n);
             keel_add_to(join->state.stream + at, stream_in + at, branch + at, n);
+            keel_round(compute, join->state.stream + at, n);
             keel_tap_piece(join->stream_tap, thread, join->state.stream + at, at, n);
             keel_join_norm(context, join, thread, begin, rows);
         }
@@ -55,6 +64,7 @@ void keel_join_backward(const keel_context *context, const keel_join *join, floa
     const keel_norm *norm = join->norm;
     const keel_join_state *s = &join->state;
     const float *weight = context->weights + norm->weight;
+    const keel_formats *formats = &context->formats;
     bool has_bias = join->branch && join->branch->bias != KEEL_NO_PARAM;
     float *dweight = keel_context_partial(context, 0), *dbias = keel_context_partial(context, 1);
     float *dbranch = keel_context_partial(context, 2);
@@ -68,18 +78,24 @@ void keel_join_backward(const keel_context *context, const keel_join *join, floa
         for (size_t b = 0; b < context->blocks; b++) {
             size_t begin = keel_block_begin_row(b), rows = keel_block_rows(context, b), at = begin * c, n = rows * c;
             keel_tap_piece(join->norm_grad_tap, thread, dnormed + at, at, n);
+            keel_round(join->taken_as, dnormed + at, n);
             if (first) memset(dstream + at, 0, n * sizeof(float));
             memset(dweight + b * c, 0, c * sizeof(float));
-            if (norm->bias == KEEL_NO_PARAM) {
+            if (norm->bias != KEEL_NO_PARAM) memset(dbias + b * c, 0, c * sizeof(float));
+            if (formats->norm != KEEL_FLOAT32) {
+                keel_norm_rounded_backward(formats->norm, dstream + at, dweight + b * c,
+                                           norm->bias == KEEL_NO_PARAM ? NULL : dbias + b * c, dnormed + at,
+                                           s->stream + at, weight, s->mean + begin, s->rstd + begin, rows, c);
+            } else if (norm->bias == KEEL_NO_PARAM) {
                 keel_rms_norm_backward(dstream + at, dweight + b * c, dnormed + at, s->stream + at, weight,
                                        s->rstd + begin, rows, c);
             } else {
-                memset(dbias + b * c, 0, c * sizeof(float));
                 keel_layer_norm_backward(dstream + at, dweight + b * c, dbias + b * c, dnormed + at, s->stream + at,
                                          weight, s->mean + begin, s->rstd + begin, rows, c);
             }
             keel_tap_piece(join->stream_grad_tap, thread, dstream + at, at, n);
             keel_tap_piece(join->branch_grad_tap, thread, dstream + at, at, n);
+            keel_round(formats->compute, dstream + at, n);
             if (has_bias) {
                 memset(dbranch + b * c, 0, c * sizeof(float));
                 keel_add_rows(dbranch + b * c, dstream + at, rows, c);

@@ -20,6 +20,7 @@ void keel_join_plan(const keel_context *context, keel_arena *arena, keel_join_st
 
 typedef struct keel_join {
     const keel_norm *norm;
+    keel_precision taken_as;   // the format of what takes the norm's output
     const keel_linear *branch; // the layer whose output joins: its bias is added here
     keel_join_state state;
     keel_tap *branch_tap, *branch_grad_tap; // of the branch's output

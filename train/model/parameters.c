@@ -22,6 +22,13 @@ static void *grow(builder *b, void *list, size_t count, size_t *capacity, size_t
     return memory;
 }
 
+static keel_precision precision_of(const keel_context *context, const char *module) {
+    if (!strcmp(module, "norm")) return context->formats.norm;
+    if (!strcmp(module, "embedding")) return context->formats.embedding;
+    if (!strcmp(module, "head")) return context->formats.head;
+    return context->formats.compute;
+}
+
 // Appends a parameter [rows, cols], or [cols] if ROWS is 0; gives its offset.
 static size_t add(builder *b, int32_t layer, const char *module, const char *name, size_t rows, size_t cols) {
     keel_parameters *p = b->out;
@@ -34,6 +41,7 @@ static size_t add(builder *b, int32_t layer, const char *module, const char *nam
     else
         snprintf(param->name, sizeof param->name, "layers.%d.%s", layer, name);
     snprintf(param->module, sizeof param->module, "%s", module);
+    param->precision = precision_of(b->context, module);
     param->shape[0] = rows ? rows : cols;
     if (rows) param->shape[1] = cols;
     param->numel = (rows ? rows : 1) * cols;

@@ -7,6 +7,7 @@
 
 #include "train/clock.h"
 #include "train/tensor/arena.h"
+#include "train/tensor/precision.h"
 
 // PIECE: elements that a thread adds and observes while they are in cache. The orders of all buckets' sites must stay
 // below KEEL_ORDER_GRAD_REDUCED.
@@ -27,6 +28,7 @@ struct keel_buckets {
     float *own;      // [numel]: a micro-batch's gradient; SUM itself without accumulation
     bucket *buckets; // from the end of the buffer to its start
     size_t bucket_count;
+    MPI_Op op; // of the buckets' sums
     size_t micro;
     size_t param_left; // parameters before this one are not ready yet
     size_t started;    // buckets whose reduction has begun
@@ -77,6 +79,29 @@ static keel_status add_taps(keel_buckets *made) {
     return KEEL_OK;
 }
 
+static void add_bf16(void *in, void *inout, int *count, MPI_Datatype *type) {
+    (void)type;
+    const float *x = in;
+    float *y = inout;
+    for (int i = 0; i < *count; i++) y[i] = keel_round_to_bf16(x[i] + y[i]);
+}
+
+static void add_f16(void *in, void *inout, int *count, MPI_Datatype *type) {
+    (void)type;
+    const float *x = in;
+    float *y = inout;
+    for (int i = 0; i < *count; i++) y[i] = keel_round_to_f16(x[i] + y[i]);
+}
+
+static keel_status open_op(keel_buckets *made) {
+    MPI_User_function *const functions[] = {[KEEL_BFLOAT16] = add_bf16, [KEEL_FLOAT16] = add_f16};
+    made->op = MPI_SUM;
+    if (made->plan.precision == KEEL_FLOAT32) return KEEL_OK;
+    if (MPI_Op_create(functions[made->plan.precision], 1, &made->op) == MPI_SUCCESS) return KEEL_OK;
+    made->op = MPI_SUM;
+    return keel_fail(KEEL_ERR_COMM, "MPI made no operation for sums in %s", keel_precision_name(made->plan.precision));
+}
+
 static keel_status add_buckets(keel_buckets *made) {
     const keel_buckets_plan *plan = &made->plan;
     size_t size = plan->bucket_bytes / sizeof(float);
@@ -89,21 +114,24 @@ static keel_status add_buckets(keel_buckets *made) {
                          plan->bucket_bytes, count, made->numel, MAX_BUCKETS);
     made->buckets = calloc(count, sizeof *made->buckets);
     if (!made->buckets) return keel_fail(KEEL_ERR_MEMORY, "no memory for %zu gradient buckets", count);
+    keel_status status = open_op(made);
+    if (status) return status;
     for (size_t end = made->numel; end > 0; end = made->buckets[made->bucket_count++].begin) {
         bucket *here = &made->buckets[made->bucket_count];
         here->begin = end > size ? end - size : 0;
         here->count = end - here->begin;
         char name[64];
         snprintf(name, sizeof name, "all_reduce.gradient.%zu", made->bucket_count);
-        const keel_status status = keel_collectives_add(plan->collectives,
-                                                        &(keel_collective_plan){.name = name,
-                                                                                .kind = KEEL_ALL_REDUCE,
-                                                                                .when = KEEL_EVERY_STEP,
-                                                                                .dtype = KEEL_F32,
-                                                                                .count = here->count,
-                                                                                .comm = plan->comm,
-                                                                                .op = MPI_SUM},
-                                                        &here->collective);
+        status = keel_collectives_add(plan->collectives,
+                                      &(keel_collective_plan){.name = name,
+                                                              .kind = KEEL_ALL_REDUCE,
+                                                              .when = KEEL_EVERY_STEP,
+                                                              .dtype = KEEL_F32,
+                                                              .precision = plan->precision,
+                                                              .count = here->count,
+                                                              .comm = plan->comm,
+                                                              .op = made->op},
+                                      &here->collective);
         if (status) return status;
     }
     return KEEL_OK;
@@ -114,6 +142,7 @@ keel_status keel_buckets_open(const keel_buckets_plan *plan, keel_buckets **buck
     if (!made) return keel_fail(KEEL_ERR_MEMORY, "no memory for gradients");
     keel_status status = KEEL_OK;
     made->plan = *plan;
+    made->op = MPI_SUM;
     made->params = keel_model_params(plan->model, &made->param_count);
     made->numel = keel_model_numel(plan->model);
     made->taps = calloc(made->param_count, sizeof(keel_tap *));
@@ -134,6 +163,7 @@ keel_status keel_buckets_open(const keel_buckets_plan *plan, keel_buckets **buck
 
 void keel_buckets_close(keel_buckets *buckets) {
     if (!buckets) return;
+    if (buckets->op != MPI_SUM) MPI_Op_free(&buckets->op);
     keel_arena_free(&buckets->arena);
     free(buckets->taps);
     free(buckets->buckets);
@@ -158,18 +188,19 @@ float *keel_buckets_begin(keel_buckets *buckets, size_t micro) {
     return buckets->own;
 }
 
-// One pass over a parameter's gradient: shows it (a fault disturbs it here), then adds it to the sum.
+// One pass over a parameter's gradient: shows it (a fault disturbs it here), rounds it, then adds it to the sum.
 static void take(keel_buckets *buckets, const keel_param *param, keel_tap *tap) {
     float *own = buckets->own + param->offset;
     float *restrict sum = buckets->sum + param->offset;
     const bool first = buckets->micro == 0, add = own != sum;
     const size_t pieces = (param->numel + PIECE - 1) / PIECE;
     keel_tap_begin(tap);
-    if (add || tap->busy) {
+    if (add || tap->busy || param->precision != KEEL_FLOAT32) {
 #pragma omp parallel for schedule(static) if (pieces > 1)
         for (size_t k = 0; k < pieces; k++) {
             const size_t at = k * PIECE, n = param->numel - at < PIECE ? param->numel - at : PIECE;
             keel_tap_piece(tap, omp_get_thread_num(), own + at, at, n);
+            keel_round(param->precision, own + at, n);
             if (add && first) memcpy(sum + at, own + at, n * sizeof *sum);
             if (add && !first)
                 for (size_t i = at; i < at + n; i++) sum[i] += own[i];
@@ -191,6 +222,7 @@ static void start(keel_buckets *buckets, size_t begin) {
     while (!buckets->status && buckets->started < buckets->bucket_count &&
            buckets->buckets[buckets->started].begin >= begin) {
         const bucket *here = &buckets->buckets[buckets->started];
+        keel_round(buckets->plan.precision, buckets->sum + here->begin, here->count);
         buckets->status = keel_all_reduce_start(here->collective, buckets->sum + here->begin);
         if (!buckets->status) buckets->started++;
     }

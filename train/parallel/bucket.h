@@ -18,7 +18,9 @@ typedef struct keel_buckets_plan {
     const keel_model *model;
     size_t accumulation; // micro-batches of a step
     size_t bucket_bytes;
-    const keel_comm *comm; // data parallel
+    keel_precision precision; // of the sums over ranks: each rank's part is rounded to it, and the running sum after
+                              // each addition, as a ring of that dtype does; the data that is sent stays float32
+    const keel_comm *comm;    // data parallel
     keel_taps *taps;
     keel_collectives *collectives;
 } keel_buckets_plan;

@@ -17,6 +17,7 @@ typedef struct keel_collective_plan {
     keel_collective_kind kind;
     keel_collective_when when; // AT_START: outside any step, has no sites
     keel_dtype dtype;
+    keel_precision precision; // of the values and of OP, for who reads the plan
     size_t count;
     const keel_comm *comm; // borrowed
     MPI_Op op;             // ALL_REDUCE

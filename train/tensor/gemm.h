@@ -1,4 +1,5 @@
-// The one place where matrices are multiplied: float32 by BLAS. Precision will enter here.
+// The one place where matrices are multiplied: float32 by BLAS. Over arrays of bfloat16 or float16 values it is what
+// tensor cores compute (train/tensor/precision.h).
 #ifndef KEEL_TRAIN_TENSOR_GEMM_H
 #define KEEL_TRAIN_TENSOR_GEMM_H
 

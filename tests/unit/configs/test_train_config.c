@@ -98,6 +98,10 @@ static void test_defaults(void **state) {
     assert_int_equal(c->checkpoint.save_interval, 0);
     assert_int_equal(c->checkpoint.keep, 3);
     assert_int_equal(c->checkpoint.keep_healthy, 3);
+    assert_int_equal(c->model.compute_dtype, KEEL_FLOAT32);
+    assert_int_equal(c->model.softmax_compute_dtype, KEEL_FLOAT32);
+    assert_int_equal(c->parallel.grad_reduce_dtype, KEEL_FLOAT32);
+    assert_int_equal(c->wrapper.scale_sense.type, KEEL_LOSS_SCALE_NONE);
     assert_int_equal(c->fault_count, 0);
     assert_null(c->monitor);
     keel_train_config_free(c);
@@ -173,6 +177,43 @@ static void test_every_section(void **state) {
     keel_train_config_free(c);
 }
 
+static void test_precision(void **state) {
+    (void)state;
+    keel_train_config *c = NULL;
+    assert_int_equal(
+        parse(
+            runner,
+            "model_config: {model_type: gpt2, vocab_size: 256, seq_length: 64, hidden_size: 48, num_layers: 2, "
+            "num_heads: 4, compute_dtype: bfloat16, softmax_compute_dtype: float16, layernorm_compute_dtype: float16, "
+            "loss_compute_dtype: bfloat16, attention_value_dtype: float32, embedding_compute_dtype: bfloat16, "
+            "head_compute_dtype: float16}\n",
+            lr, dataset,
+            "parallel_config: {grad_reduce_dtype: bfloat16}\n"
+            "runner_wrapper: {scale_sense: {type: DynamicLossScaleUpdateCell, loss_scale_value: 1024, "
+            "scale_factor: 4, scale_window: 7}}\n",
+            &c),
+        KEEL_OK);
+    assert_int_equal(c->model.compute_dtype, KEEL_BFLOAT16);
+    assert_int_equal(c->model.softmax_compute_dtype, KEEL_FLOAT16);
+    assert_int_equal(c->model.layernorm_compute_dtype, KEEL_FLOAT16);
+    assert_int_equal(c->model.loss_compute_dtype, KEEL_BFLOAT16);
+    assert_int_equal(c->model.attention_value_dtype, KEEL_FLOAT32);
+    assert_int_equal(c->model.embedding_compute_dtype, KEEL_BFLOAT16);
+    assert_int_equal(c->model.head_compute_dtype, KEEL_FLOAT16);
+    assert_int_equal(c->parallel.grad_reduce_dtype, KEEL_BFLOAT16);
+    assert_int_equal(c->wrapper.scale_sense.type, KEEL_LOSS_SCALE_DYNAMIC);
+    assert_true(c->wrapper.scale_sense.loss_scale_value == 1024 && c->wrapper.scale_sense.scale_factor == 4);
+    assert_int_equal(c->wrapper.scale_sense.scale_window, 7);
+    assert_true(c->wrapper.use_clip_grad);
+    keel_train_config_free(c);
+    c = parse_with("runner_wrapper: {scale_sense: {type: FixedLossScaleUpdateCell}}\n");
+    assert_int_equal(c->wrapper.scale_sense.type, KEEL_LOSS_SCALE_FIXED);
+    assert_true(c->wrapper.scale_sense.loss_scale_value == 65536);
+    keel_train_config_free(c);
+    assert_model_refused("model_config: {compute_dtype: float8}\n",
+                         "t.yaml:2:31: model_config.compute_dtype: unknown value 'float8'; nearest known: float32");
+}
+
 static void test_llama(void **state) {
     (void)state;
     keel_train_config *c = NULL;
@@ -238,6 +279,17 @@ static void test_refused(void **state) {
         {"runner_wraper: {}\n", "t.yaml:5:1: runner_wraper: unknown key; nearest known: runner_wrapper"},
         {"runner_wrapper: {max_grad_norm: 0}\n",
          "t.yaml:5:33: runner_wrapper.max_grad_norm: must be greater than 0, found 0"},
+        {"runner_wrapper: {scale_sense: {loss_scale_value: 8}}\n",
+         "t.yaml:5:31: runner_wrapper.scale_sense.type: missing: FixedLossScaleUpdateCell or "
+         "DynamicLossScaleUpdateCell"},
+        {"runner_wrapper: {scale_sense: {type: FixedLossScaleUpdateCell, scale_window: 8}}\n",
+         "t.yaml:5:78: runner_wrapper.scale_sense.scale_window: only DynamicLossScaleUpdateCell changes its scale"},
+        {"runner_wrapper: {scale_sense: {type: DynamicLossScaleUpdateCell, loss_scale_value: 0}}\n",
+         "t.yaml:5:84: runner_wrapper.scale_sense.loss_scale_value: must be at least 1, found 0"},
+        {"runner_wrapper: {scale_sense: 128}\n",
+         "t.yaml:5:31: runner_wrapper.scale_sense: expected a mapping, found '128'"},
+        {"parallel_config: {grad_reduce_dtype: half}\n",
+         "t.yaml:5:38: parallel_config.grad_reduce_dtype: unknown value 'half'; nearest known: float32"},
         {"optimizer: {type: Adam}\n", "t.yaml:5:19: optimizer.type: unknown value 'Adam'; nearest known: AdamW"},
         {"optimizer: {betas: 0.9}\n", "t.yaml:5:20: optimizer.betas: expected a list of two numbers, found '0.9'"},
         {"optimizer: {betas: [0.9, 0.95, 1]}\n", "t.yaml:5:20: optimizer.betas: expected two, found 3"},
@@ -371,6 +423,7 @@ int main(void) {
         cmocka_unit_test(test_presets_load),
         cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_every_section),
+        cmocka_unit_test(test_precision),
         cmocka_unit_test(test_llama),
         cmocka_unit_test(test_models_that_do_not_fit),
         cmocka_unit_test(test_refused),
