@@ -11,6 +11,7 @@ typedef struct keel_row_source {
     const keel_run_info *info;
     // *row NULL at the end.
     keel_status (*next)(void *context, const keel_row **row);
+    void (*rewind)(void *context); // the next row is the first one again
 } keel_row_source;
 
 typedef struct keel_result {

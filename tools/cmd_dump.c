@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "analyzers/report/json_value.h"
 #include "analyzers/report/report.h"
 #include "collectors/store/reader.h"
 #include "tools/commands.h"
@@ -134,12 +135,6 @@ static void print_value(double value) {
         fputs(isnan(value) ? "nan" : value > 0 ? "inf" : "-inf", stdout);
 }
 
-// A number that is not finite is a string, as in reports.
-static json_t *json_value(double value) {
-    if (isfinite(value)) return json_real(value);
-    return json_string(isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");
-}
-
 static keel_status no_memory(void) {
     return keel_fail(KEEL_ERR_MEMORY, "no memory for a series");
 }
@@ -159,7 +154,7 @@ static json_t *add_series(json_t *list, const char *name, const char *site) {
 
 static keel_status add_step(json_t *series, uint64_t step, double value) {
     return json_array_append_new(json_object_get(series, "steps"), json_integer((json_int_t)step)) ||
-                   json_array_append_new(json_object_get(series, "values"), json_value(value))
+                   json_array_append_new(json_object_get(series, "values"), keel_json_number(value))
                ? no_memory()
                : KEEL_OK;
 }

@@ -11,6 +11,7 @@ static const struct {
 } commands[] = {
     {"report", "what happened in a run: a run directory, an .h5 file, or a log of another trainer", keel_cmd_report},
     {"check", "the same as an exit code, for scripts: 0 healthy, 1 incidents, 2 unreadable", keel_cmd_check},
+    {"diff", "where two runs part: the first step and tensor, and how far each layer is apart", keel_cmd_diff},
     {"dump", "what a store holds, as text, CSV or JSON", keel_cmd_dump},
     {"import", "a log of another trainer into a store", keel_cmd_import},
     {"doctor", "what this machine gives: CPU, BLAS, MPI, HDF5, file system", keel_cmd_doctor},

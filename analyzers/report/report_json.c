@@ -3,31 +3,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "analyzers/report/json_value.h"
 #include "analyzers/report/report.h"
 
 enum { SCHEMA = 1, DIGITS = 12 };
 
-static json_t *number(double value) {
-    if (isnan(value)) return json_string("nan");
-    if (isinf(value)) return json_string(value > 0 ? "inf" : "-inf");
-    return json_real(value);
-}
-
-// Names and paths may hold any byte; JSON may not.
-static json_t *text(const char *string) {
-    json_t *valid = json_string(string);
-    if (valid) return valid;
-    char *copy = strdup(string);
-    if (!copy) return NULL;
-    for (char *c = copy; *c; c++)
-        if ((unsigned char)*c >= 0x80) *c = '?';
-    valid = json_string(copy);
-    free(copy);
-    return valid;
-}
-
 static json_t *text_or_null(const char *string) {
-    return string[0] ? text(string) : json_null();
+    return string[0] ? keel_json_text(string) : json_null();
 }
 
 static json_t *series_list(const char *series) {
@@ -43,27 +25,27 @@ static json_t *series_list(const char *series) {
 static json_t *cause(const keel_incident *incident, const keel_incident_extra *extra) {
     json_t *evidence = json_array();
     for (uint32_t i = 0; extra && i < extra->evidence_count; i++)
-        json_array_append_new(evidence, text(extra->evidence[i]));
-    return json_pack("{s:o, s:o, s:o}", "name", text(incident->cause), "confidence", number(incident->confidence),
-                     "evidence", evidence);
+        json_array_append_new(evidence, keel_json_text(extra->evidence[i]));
+    return json_pack("{s:o, s:o, s:o}", "name", keel_json_text(incident->cause), "confidence",
+                     keel_json_number(incident->confidence), "evidence", evidence);
 }
 
 static json_t *incident_object(const keel_incident *k, const keel_incident_extra *extra) {
     json_t *object = json_object();
     json_object_set_new(object, "id", json_integer(k->id));
     json_object_set_new(object, "severity", json_string(keel_severity_name(k->severity)));
-    json_object_set_new(object, "rule", text(k->rule));
+    json_object_set_new(object, "rule", keel_json_text(k->rule));
     json_object_set_new(object, "series", series_list(k->series));
     json_object_set_new(object, "site", text_or_null(k->site));
     json_object_set_new(object, "rank", k->rank < 0 ? json_null() : json_integer(k->rank));
     json_object_set_new(object, "first_step", json_integer((json_int_t)k->first_step));
     json_object_set_new(object, "peak_step", json_integer((json_int_t)k->peak_step));
     json_object_set_new(object, "last_step", json_integer((json_int_t)k->last_step));
-    json_object_set_new(object, "value", number(k->value));
-    json_object_set_new(object, "expected", number(k->expected));
-    json_object_set_new(object, "score", number(k->score));
+    json_object_set_new(object, "value", keel_json_number(k->value));
+    json_object_set_new(object, "expected", keel_json_number(k->expected));
+    json_object_set_new(object, "score", keel_json_number(k->score));
     json_object_set_new(object, "cause", cause(k, extra));
-    json_object_set_new(object, "message", text(k->message));
+    json_object_set_new(object, "message", keel_json_text(k->message));
     if (extra && extra->discarded) json_object_set_new(object, "discarded", json_true());
     return object;
 }
@@ -129,7 +111,7 @@ keel_status keel_report_json(const keel_result *const *runs, size_t count, FILE 
     }
     json_t *report = json_object();
     json_object_set_new(report, "schema", json_integer(SCHEMA));
-    json_object_set_new(report, "source", text(runs[0]->source));
+    json_object_set_new(report, "source", keel_json_text(runs[0]->source));
     set_extent(report, &all);
     json_object_set_new(report, "incidents", incident_list(runs, count));
     if (count > 1) json_object_set_new(report, "runs", run_list(runs, count));

@@ -95,6 +95,12 @@ static keel_status next_row(void *context, const keel_row **row) {
     return KEEL_OK;
 }
 
+static void rewind_rows(void *context) {
+    run_source *source = context;
+    keel_import_cursor_seek(&source->cursor, source->run->offset);
+    source->next = 0;
+}
+
 static keel_status prepare_source(keel_import *import, size_t index, run_source *source) {
     keel_import_assembly *assembly = keel_import_context_assembly(import->context);
     source->run = keel_import_assembly_get(assembly, index);
@@ -137,7 +143,8 @@ static keel_status prepare_source(keel_import *import, size_t index, run_source 
         strftime(source->info.created_utc, sizeof source->info.created_utc, "%Y-%m-%dT%H:%M:%SZ", &utc);
     source->row.scalars = source->values;
     source->row.scalar_set = source->set;
-    source->source = (keel_row_source){.context = source, .info = &source->info, .next = next_row};
+    source->source =
+        (keel_row_source){.context = source, .info = &source->info, .next = next_row, .rewind = rewind_rows};
     return KEEL_OK;
 }
 
@@ -230,8 +237,7 @@ const char *keel_import_format(const keel_import *import) {
 
 const keel_row_source *keel_import_run(keel_import *import, size_t run) {
     run_source *source = &import->sources[run];
-    keel_import_cursor_seek(&source->cursor, source->run->offset);
-    source->next = 0;
+    rewind_rows(source);
     return &source->source;
 }
 

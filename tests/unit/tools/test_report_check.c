@@ -1,22 +1,11 @@
 // keel report and keel check over logs: several paths, several runs in one, exit codes, one line for an error.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-#include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
+#include "tests/unit/tools/command_rig.h"
 #include "tools/commands.h"
 
-static char folder[64], healthy[96], spiky[96], sick[96], twice[96], later[96], output[96];
+static char folder[64], healthy[96], spiky[96], sick[96], twice[96], later[96];
 
 static void write_records(FILE *file, int from, int to, int spike, int nan_at) {
     for (int i = from; i <= to; i++) {
@@ -66,35 +55,6 @@ static int tear_down(void **unused) {
     const char *const files[] = {healthy, spiky, sick, twice, later, output};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) unlink(files[i]);
     return rmdir(folder);
-}
-
-// Runs a command with what it writes to stream FD in the file `output`.
-static int run_to_file(int (*command)(int, char **), int fd, int argc, char **argv) {
-    fflush(NULL);
-    int kept = dup(fd), file = open(output, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    assert_true(kept >= 0 && file >= 0);
-    dup2(file, fd);
-    int code = command(argc, argv);
-    fflush(NULL);
-    dup2(kept, fd);
-    close(kept);
-    close(file);
-    return code;
-}
-
-static char *read_output(void) {
-    static char text[1 << 16];
-    FILE *file = fopen(output, "r");
-    assert_non_null(file);
-    text[fread(text, 1, sizeof text - 1, file)] = 0;
-    fclose(file);
-    return text;
-}
-
-static size_t lines_of(const char *text) {
-    size_t lines = 0;
-    for (; *text; text++) lines += *text == '\n';
-    return lines;
 }
 
 static void check_tells_by_its_exit_code(void **unused) {

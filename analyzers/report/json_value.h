@@ -1,0 +1,12 @@
+// Values in JSON as reports have them.
+#ifndef KEEL_ANALYZERS_REPORT_JSON_VALUE_H
+#define KEEL_ANALYZERS_REPORT_JSON_VALUE_H
+
+#include <jansson.h>
+
+// A number that is not finite is a string: "nan", "inf", "-inf". A new reference; NULL without memory.
+json_t *keel_json_number(double value);
+// Names and paths may hold any byte, JSON may not: where they are not UTF-8, each byte beyond ASCII is a '?'.
+json_t *keel_json_text(const char *string);
+
+#endif
