@@ -45,8 +45,9 @@ static bool is_on(uint32_t block) {
     return block >= 1 && block % 2 == 0;
 }
 
-static void after_step(void *context, const keel_step *step, double loss, double grad_norm, double lr, double speed) {
-    (void)loss, (void)grad_norm, (void)lr, (void)speed;
+static void after_step(void *context, const keel_step *step, double loss, double grad_norm, double lr, double speed,
+                       double loss_scale) {
+    (void)loss, (void)grad_norm, (void)lr, (void)speed, (void)loss_scale;
     blocks *b = context;
     if (step->step % b->plan->block_steps) return;
     if (!b->status) b->status = keel_probe_drain(b->probe);

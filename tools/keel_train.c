@@ -199,7 +199,7 @@ static void open_csv(console_view *console) {
 }
 
 static void print_step(void *context, const keel_step *step, double loss, double grad_norm, double lr,
-                       double tokens_per_second) {
+                       double tokens_per_second, double loss_scale) {
     console_view *console = context;
     if (console->output_dir) open_csv(console);
     if (console->csv) {
@@ -208,8 +208,10 @@ static void print_step(void *context, const keel_step *step, double loss, double
     }
     const bool skipped = step->flags & KEEL_STEP_SKIPPED;
     if (step->step != 1 && step->step % console->interval && !skipped) return;
-    printf("step %6llu  loss %8.4f  grad_norm %9.4g  lr %.3e  %8.0f tokens/s%s\n", (unsigned long long)step->step, loss,
-           grad_norm, lr, tokens_per_second, skipped ? "  update skipped" : "");
+    char scale[32] = "";
+    if (loss_scale > 0) snprintf(scale, sizeof scale, "  loss_scale %g", loss_scale);
+    printf("step %6llu  loss %8.4f  grad_norm %9.4g  lr %.3e%s  %8.0f tokens/s%s\n", (unsigned long long)step->step,
+           loss, grad_norm, lr, scale, tokens_per_second, skipped ? "  update skipped" : "");
     fflush(stdout);
 }
 

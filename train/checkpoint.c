@@ -2,21 +2,27 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "train/safetensors.h"
 
-enum { NAME_BYTES = KEEL_SITE_NAME_BYTES + 32, PROGRESS_COUNT = 4 };
+enum { NAME_BYTES = KEEL_SITE_NAME_BYTES + 32, PROGRESS_COUNT = 5 };
 
+// Files from before there was a loss scale are as good as those with none.
 static const struct {
     const char *key;
     size_t offset;
-} progress_fields[PROGRESS_COUNT] = {{"step", offsetof(keel_progress, step)},
-                                     {"update", offsetof(keel_progress, update)},
-                                     {"samples", offsetof(keel_progress, samples)},
-                                     {"skipped_in_row", offsetof(keel_progress, skipped_in_row)}};
+    bool optional;
+} progress_fields[PROGRESS_COUNT] = {
+    {.key = "step", .offset = offsetof(keel_progress, step)},
+    {.key = "update", .offset = offsetof(keel_progress, update)},
+    {.key = "samples", .offset = offsetof(keel_progress, samples)},
+    {.key = "skipped_in_row", .offset = offsetof(keel_progress, skipped_in_row)},
+    {.key = "clean_updates", .offset = offsetof(keel_progress, loss_scale.clean), .optional = true},
+};
 
 static uint64_t *progress_field(keel_progress *progress, size_t i) {
     return (uint64_t *)((char *)progress + progress_fields[i].offset);
@@ -71,8 +77,8 @@ static keel_status draft_items(const char *path, const keel_checkpoint *checkpoi
 }
 
 keel_status keel_checkpoint_write(const char *path, const keel_checkpoint *checkpoint, const keel_facts *facts) {
-    keel_safetensors_text texts[1 + PROGRESS_COUNT + KEEL_FACT_COUNT];
-    char version[16], numbers[PROGRESS_COUNT][24];
+    keel_safetensors_text texts[2 + PROGRESS_COUNT + KEEL_FACT_COUNT];
+    char version[16], numbers[PROGRESS_COUNT][24], scale[32];
     size_t text_count = 0;
     snprintf(version, sizeof version, "%d", KEEL_CHECKPOINT_SCHEMA);
     texts[text_count++] = (keel_safetensors_text){"keel_checkpoint", version};
@@ -81,6 +87,8 @@ keel_status keel_checkpoint_write(const char *path, const keel_checkpoint *check
         snprintf(numbers[i], sizeof numbers[i], "%" PRIu64, *progress_field(&progress, i));
         texts[text_count++] = (keel_safetensors_text){progress_fields[i].key, numbers[i]};
     }
+    snprintf(scale, sizeof scale, "%.17g", progress.loss_scale.scale);
+    texts[text_count++] = (keel_safetensors_text){"loss_scale", scale};
     for (size_t i = 0; i < facts->count; i++)
         texts[text_count++] = (keel_safetensors_text){facts->list[i].key, facts->list[i].value};
 
@@ -115,6 +123,7 @@ static keel_status read_progress(const keel_safetensors *file, keel_progress *pr
     for (size_t i = 0; i < PROGRESS_COUNT; i++) {
         const char *text = keel_safetensors_metadata(file, progress_fields[i].key);
         char *end;
+        if (!text && progress_fields[i].optional) continue;
         errno = 0;
         const unsigned long long value = text ? strtoull(text, &end, 10) : 0;
         if (!text || end == text || *end || errno)
@@ -122,6 +131,11 @@ static keel_status read_progress(const keel_safetensors *file, keel_progress *pr
                              progress_fields[i].key);
         *progress_field(progress, i) = value;
     }
+    const char *scale = keel_safetensors_metadata(file, "loss_scale");
+    char *end;
+    progress->loss_scale.scale = scale ? strtod(scale, &end) : 0;
+    if (scale && (end == scale || *end || !isfinite(progress->loss_scale.scale)))
+        return keel_fail(KEEL_ERR_FORMAT, "%s: no number \"loss_scale\"", keel_safetensors_path(file));
     return KEEL_OK;
 }
 

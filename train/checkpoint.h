@@ -3,8 +3,8 @@
 //     model.NAME, exp_avg.NAME, exp_avg_sq.NAME    F32, every parameter
 //     monitor                                      U8, the detectors' state
 //     crc32                                        U8 [4], of all before it
-//     __metadata__                                 keel_checkpoint, step, update, samples, skipped_in_row, and the
-//     facts of the run
+//     __metadata__                                 keel_checkpoint, step, update, samples, skipped_in_row,
+//                                                  clean_updates, loss_scale, and the facts of the run
 //
 // All random draws of a run are functions of its seed and of the position (train/mix.h), so that these two are the
 // random state.
@@ -13,6 +13,7 @@
 
 #include "train/facts.h"
 #include "train/model/model.h"
+#include "train/optim/loss_scale.h"
 #include "train/optim/optimizer.h"
 
 enum { KEEL_CHECKPOINT_SCHEMA = 1 };
@@ -22,7 +23,8 @@ typedef struct keel_progress {
     uint64_t step;           // attempts
     uint64_t update;         // applied
     uint64_t samples;        // sequences consumed by all ranks: the loader's position
-    uint64_t skipped_in_row; // skipped steps at the end, one after another
+    uint64_t skipped_in_row; // skipped steps at the end, one after another, but for those that lowered the loss scale
+    keel_loss_scale loss_scale;
 } keel_progress;
 
 typedef struct keel_checkpoint {

@@ -27,6 +27,17 @@ static void add_precision(keel_facts *facts, const char *key, int precision) {
     add_text(facts, key, false, keel_precision_name((keel_precision)precision));
 }
 
+static void add_loss_scale(keel_facts *facts, const keel_loss_scale_config *scale) {
+    char *text = next(facts, "runner_wrapper.scale_sense", false);
+    if (scale->type == KEEL_LOSS_SCALE_DYNAMIC)
+        snprintf(text, KEEL_FACT_BYTES, "dynamic from %.17g by %.6g every %" PRId64, scale->loss_scale_value,
+                 scale->scale_factor, scale->scale_window);
+    else if (scale->type == KEEL_LOSS_SCALE_FIXED)
+        snprintf(text, KEEL_FACT_BYTES, "%.17g", scale->loss_scale_value);
+    else
+        snprintf(text, KEEL_FACT_BYTES, "none");
+}
+
 static void add_groups(keel_facts *facts, const keel_optimizer_config *optimizer) {
     uLong crc = crc32(0, NULL, 0);
     for (size_t i = 0; i < optimizer->group_count; i++) {
@@ -74,6 +85,7 @@ void keel_facts_of(const keel_train_config *config, const char *data, uint32_t r
     add_int(facts, "runner_config.gradient_accumulation_steps", false, config->runner.gradient_accumulation_steps);
     add_double(facts, "runner_wrapper.max_grad_norm", false,
                config->wrapper.use_clip_grad ? config->wrapper.max_grad_norm : 0);
+    add_loss_scale(facts, &config->wrapper.scale_sense);
     add_double(facts, "optimizer.betas.0", false, config->optimizer.beta1);
     add_double(facts, "optimizer.betas.1", false, config->optimizer.beta2);
     add_double(facts, "optimizer.eps", false, config->optimizer.eps);

@@ -14,8 +14,8 @@ enum { STOP_BY_CALLER = 1, STOP_BY_MONITOR };
 typedef struct outcome {
     double control[KEEL_CONTROL_COUNT];
     double loss_max; // of this rank
-    double grad_norm, lr, clip_factor, waited;
-    bool skipped;
+    double grad_norm, lr, clip_factor, waited, loss_scale;
+    bool skipped, overflow; // overflow: skipped, and a lower loss scale may mend it
 } outcome;
 
 // ---- one step ----
@@ -24,6 +24,7 @@ static keel_status micro_batch(keel_trainer *trainer, uint64_t step, size_t micr
     keel_micro_begin(trainer->probe, (uint32_t)micro);
     float *grad = keel_buckets_begin(trainer->buckets, micro);
     keel_status status = micro == 0 ? keel_faults_begin_step(&trainer->faults, step) : KEEL_OK;
+    if (micro == 0) keel_model_take_weights(trainer->model);
     if (!status) status = keel_loader_next(&trainer->loader, trainer->tokens);
     if (status) return status;
     keel_faults_spoil_batch(&trainer->faults, step, micro, trainer->tokens);
@@ -42,16 +43,16 @@ static keel_status forward_backward(keel_trainer *trainer, uint64_t step, outcom
     double sum = 0;
     out->loss_max = -INFINITY;
     keel_status status = KEEL_OK;
-    keel_model_take_weights(trainer->model);
     for (size_t micro = 0; !status && micro < accumulation; micro++) {
         double loss = 0;
-        status = micro_batch(trainer, step, micro, 1 / tokens, &loss);
+        status = micro_batch(trainer, step, micro, out->loss_scale / tokens, &loss);
         sum += loss;
         const double mean = loss / rows;
         if (isnan(mean) || mean > out->loss_max) out->loss_max = mean;
     }
     if (status) keel_buckets_give_up(trainer->buckets);
     const keel_status reduced = keel_buckets_finish(trainer->buckets, &out->waited);
+    keel_buckets_unscale(trainer->buckets, out->loss_scale);
     out->control[KEEL_CONTROL_LOSS_SUM] = sum;
     return status ? status : reduced;
 }
@@ -73,7 +74,7 @@ static void update_weights(keel_trainer *trainer, uint64_t step, outcome *out) {
     keel_progress *progress = &trainer->progress;
     out->lr = keel_faults_learning_rate(&trainer->faults, step, keel_lr_at(&trainer->config->lr, progress->update + 1));
     if (out->skipped) {
-        progress->skipped_in_row++;
+        if (!out->overflow) progress->skipped_in_row++;
         keel_optimizer_skip(trainer->optimizer);
         return;
     }
@@ -114,8 +115,12 @@ static void end_step(keel_trainer *trainer, keel_step *end, const outcome *out, 
     if (!out->skipped) set_scalar(trainer, KEEL_SCALAR_CLIP_FACTOR, out->clip_factor);
     set_scalar(trainer, KEEL_SCALAR_TOKENS_PER_SECOND, speed);
     set_scalar(trainer, KEEL_SCALAR_REDUCE_WAIT, out->waited);
+    const bool scaled = trainer->config->wrapper.scale_sense.type != KEEL_LOSS_SCALE_NONE;
+    if (scaled) set_scalar(trainer, KEEL_SCALAR_LOSS_SCALE, out->loss_scale);
     keel_step_end(trainer->probe, end);
-    if (trainer->report.step) trainer->report.step(trainer->report.context, end, loss, out->grad_norm, out->lr, speed);
+    if (trainer->report.step)
+        trainer->report.step(trainer->report.context, end, loss, out->grad_norm, out->lr, speed,
+                             scaled ? out->loss_scale : 0);
 }
 
 static bool checkpoint_due(const keel_trainer *trainer) {
@@ -133,6 +138,9 @@ static keel_status run_step(keel_trainer *trainer, outcome *out) {
     if (keel_loader_at_epoch(&trainer->loader)) end.flags |= KEEL_STEP_EPOCH;
     if (!trainer->new_run && step == trainer->resumed_step + 1) end.flags |= KEEL_STEP_RESUMED;
     if (checkpoint_due(trainer)) end.flags |= KEEL_STEP_CHECKPOINT;
+    const keel_loss_scale_config *scale = &trainer->config->wrapper.scale_sense;
+    out->loss_scale = keel_loss_scale_now(scale, &progress->loss_scale);
+    keel_taps_set_loss_scale(trainer->taps, out->loss_scale);
     keel_step_begin(trainer->probe, step);
     if (keel_taps_arm(trainer->taps, step)) end.flags |= KEEL_STEP_FAULT;
 
@@ -144,7 +152,11 @@ static keel_status run_step(keel_trainer *trainer, outcome *out) {
     if (out->control[KEEL_CONTROL_FAILED] > 0) return keel_agree(&trainer->mesh.world, status);
 
     out->skipped = out->control[KEEL_CONTROL_NONFINITE] > 0;
+    // Of a loss that is not finite the scale is innocent.
+    out->overflow = keel_loss_scale_end_step(scale, &progress->loss_scale, out->skipped) &&
+                    isfinite(out->control[KEEL_CONTROL_LOSS_SUM]);
     if (out->skipped) end.flags |= KEEL_STEP_SKIPPED;
+    if (out->overflow) end.flags |= KEEL_STEP_OVERFLOW;
     update_weights(trainer, step, out);
     end_step(trainer, &end, out, began);
     return KEEL_OK;
@@ -160,10 +172,12 @@ static keel_status diverged(const keel_trainer *trainer, const outcome *out) {
                          "stopped at step %" PRIu64 ": the loss was not finite, first on rank %d, and the last %" PRIu64
                          " updates were skipped",
                          step, (int)out->control[KEEL_CONTROL_LOSS_RANK], in_row);
+    char scale[64] = "";
+    if (out->loss_scale != 1) snprintf(scale, sizeof scale, " at the loss scale %g", out->loss_scale);
     return keel_fail(KEEL_ERR_DIVERGED,
-                     "stopped at step %" PRIu64 ": the gradient norm was %s, and the last %" PRIu64
+                     "stopped at step %" PRIu64 ": the gradient norm was %s%s, and the last %" PRIu64
                      " updates were skipped",
-                     step, isnan(out->grad_norm) ? "NaN" : "infinite", in_row);
+                     step, isnan(out->grad_norm) ? "NaN" : "infinite", scale, in_row);
 }
 
 static keel_status finish_run(keel_trainer *trainer, bool critical_open) {
@@ -192,6 +206,7 @@ keel_status keel_trainer_run(keel_trainer *trainer) {
         status = keel_agree(
             world, keel_probe_load(trainer->probe, trainer->resumed_step, trainer->monitor, trainer->monitor_bytes));
     if (status) return status;
+    keel_loss_scale_begin(&trainer->config->wrapper.scale_sense, &trainer->progress.loss_scale);
     outcome out = {0};
     bool stopping = false;
     while (!stopping && trainer->progress.update < (uint64_t)runner->steps) {

@@ -124,9 +124,12 @@ static keel_status add_scalars(keel_trainer *trainer) {
                                             [KEEL_SCALAR_GRAD_NORM] = {"grad_norm", KEEL_SCALAR_FIRST},
                                             [KEEL_SCALAR_CLIP_FACTOR] = {"clip_factor", KEEL_SCALAR_FIRST},
                                             [KEEL_SCALAR_TOKENS_PER_SECOND] = {"tokens_per_second", KEEL_SCALAR_FIRST},
-                                            [KEEL_SCALAR_REDUCE_WAIT] = {"reduce_wait_seconds", KEEL_SCALAR_MAX}};
+                                            [KEEL_SCALAR_REDUCE_WAIT] = {"reduce_wait_seconds", KEEL_SCALAR_MAX},
+                                            [KEEL_SCALAR_LOSS_SCALE] = {"loss_scale", KEEL_SCALAR_FIRST}};
+    const bool scaled = trainer->config->wrapper.scale_sense.type != KEEL_LOSS_SCALE_NONE;
+    const size_t count = scaled ? KEEL_SCALAR_TRAINER_COUNT : KEEL_SCALAR_LOSS_SCALE;
     keel_status status = KEEL_OK;
-    for (size_t i = 0; !status && i < KEEL_SCALAR_TRAINER_COUNT; i++)
+    for (size_t i = 0; !status && i < count; i++)
         status = keel_scalar_add(trainer->probe, scalars[i].name, scalars[i].merge, &trainer->scalars[i]);
     return status;
 }
@@ -219,13 +222,10 @@ static keel_status share_state(keel_trainer *trainer, bool resume) {
     const keel_optimizer_state *states = keel_optimizer_states(trainer->optimizer, &count);
     for (size_t i = 0; !status && i < count; i++)
         status = broadcast(trainer, states[i].name, KEEL_F32, states[i].data, numel);
-    uint64_t fields[PROGRESS_FIELDS];
-    double numbers[PROGRESS_FIELDS]; // exact below 2^53
-    memcpy(fields, &trainer->progress, sizeof fields);
-    for (size_t i = 0; i < PROGRESS_FIELDS; i++) numbers[i] = (double)fields[i];
+    double numbers[PROGRESS_FIELDS]; // their bytes
+    memcpy(numbers, &trainer->progress, sizeof numbers);
     if (!status) status = broadcast(trainer, "progress", KEEL_F64, numbers, PROGRESS_FIELDS);
-    for (size_t i = 0; i < PROGRESS_FIELDS; i++) fields[i] = (uint64_t)numbers[i];
-    memcpy(&trainer->progress, fields, sizeof fields);
+    memcpy(&trainer->progress, numbers, sizeof numbers);
     trainer->resumed_step = trainer->saved_step = trainer->progress.step;
     trainer->loader.position = trainer->progress.samples;
     return status;

@@ -23,8 +23,9 @@ typedef struct keel_trainer keel_trainer;
 typedef struct keel_trainer_report {
     void *context;
     void (*progress)(void *context, const char *what, double done); // data preparation, 0..1
+    // LOSS_SCALE: of this step; 0 where none is configured.
     void (*step)(void *context, const keel_step *step, double loss, double grad_norm, double lr,
-                 double tokens_per_second);
+                 double tokens_per_second, double loss_scale);
     void (*note)(void *context, const char *text); // one line: resumed from ..., checkpoint refused because ...
 } keel_trainer_report;
 
@@ -40,8 +41,9 @@ keel_status keel_trainer_open_with(const keel_train_config *config, const keel_s
                                    keel_probe *probe, bool resume, const keel_trainer_report *report,
                                    keel_trainer **trainer);
 // Trains until runner_config.steps updates are made, then writes OUTPUT_DIR/model.safetensors. KEEL_ERR_DIVERGED after
-// runner_config.stop_after_skipped non-finite gradient norms in a row, or where the monitor asks for the end.
-// Collective.
+// runner_config.stop_after_skipped non-finite losses or gradient norms in a row, or where the monitor asks for the end.
+// An infinite gradient of a finite loss does not count while a dynamic loss scale falls with it: that is what the scale
+// is for. Collective.
 keel_status keel_trainer_run(keel_trainer *trainer);
 // Asks for an orderly stop at the next step border (checkpoint included). From any thread or a signal handler.
 void keel_trainer_stop(keel_trainer *trainer);

@@ -33,6 +33,7 @@ typedef enum keel_trainer_scalar {
     KEEL_SCALAR_CLIP_FACTOR,
     KEEL_SCALAR_TOKENS_PER_SECOND,
     KEEL_SCALAR_REDUCE_WAIT,
+    KEEL_SCALAR_LOSS_SCALE, // the last: it is there only where one is configured
     KEEL_SCALAR_TRAINER_COUNT
 } keel_trainer_scalar;
 

@@ -98,12 +98,12 @@ static inline keel_train_config rig_config(char *output_dir, int64_t accumulatio
 typedef struct rig_record { // on rank 0
     uint64_t count;         // of steps
     keel_step steps[RIG_STEPS];
-    double losses[RIG_STEPS], norms[RIG_STEPS], rates[RIG_STEPS]; // of attempt i + 1
+    double losses[RIG_STEPS], norms[RIG_STEPS], rates[RIG_STEPS], scales[RIG_STEPS]; // of attempt i + 1
     char notes[8192];
 } rig_record;
 
 static inline void rig_step(void *context, const keel_step *step, double loss, double grad_norm, double lr,
-                            double tokens_per_second) {
+                            double tokens_per_second, double loss_scale) {
     rig_record *record = context;
     CHECK(step->step >= 1 && step->step <= RIG_STEPS && tokens_per_second > 0);
     const uint64_t i = step->step - 1;
@@ -111,6 +111,7 @@ static inline void rig_step(void *context, const keel_step *step, double loss, d
     record->losses[i] = loss;
     record->norms[i] = grad_norm;
     record->rates[i] = lr;
+    record->scales[i] = loss_scale;
     record->count++;
 }
 

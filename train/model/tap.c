@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OPEN_MAX = 16 }; // taps in block form at a time
+// OPEN_MAX: taps in block form at a time. PACKED: elements that are copied together to be seen.
+enum { OPEN_MAX = 16, PACKED = 2048 };
 
 struct keel_taps {
     keel_probe *probe;
@@ -13,6 +14,7 @@ struct keel_taps {
     int threads;
     const keel_fault_config *faults;
     size_t fault_count;
+    double loss_scale;
     keel_tap **list;
     size_t count, capacity;
     keel_tap_block *blocks; // [OPEN_MAX, threads]
@@ -25,6 +27,7 @@ keel_status keel_taps_open(keel_probe *probe, uint32_t rank, const keel_fault_co
     if (!t) return keel_fail(KEEL_ERR_MEMORY, "no memory for taps");
     *t = (keel_taps){.probe = probe, .rank = rank, .threads = omp_get_max_threads(), .faults = faults};
     t->fault_count = count;
+    t->loss_scale = 1;
     size_t bytes = (size_t)OPEN_MAX * (size_t)t->threads * sizeof *t->blocks;
     t->blocks = aligned_alloc(_Alignof(keel_tap_block), bytes);
     if (!t->blocks) {
@@ -172,6 +175,38 @@ bool keel_taps_arm(keel_taps *taps, uint64_t step) {
     return any;
 }
 
+// float32 collectives carry gradients.
+static bool holds_loss_scale(const keel_site_info *info) {
+    return info->quantity == KEEL_ACTIVATION_GRAD || info->quantity == KEEL_GRAD_UNREDUCED ||
+           info->quantity == KEEL_COLLECTIVE_IN || info->quantity == KEEL_COLLECTIVE_OUT;
+}
+
+void keel_taps_set_loss_scale(keel_taps *taps, double scale) {
+    if (scale == taps->loss_scale) return;
+    taps->loss_scale = scale;
+    for (size_t t = 0; t < taps->count; t++) {
+        keel_tap *tap = taps->list[t];
+        if (!holds_loss_scale(keel_site_get_info(tap->site))) continue;
+        tap->scaled = scale != 1;
+        keel_site_set_scale(tap->site, scale);
+    }
+}
+
+// Exact for a scale that is a power of two, but below the normal numbers of float32.
+static void unscale(const keel_tap *tap, float *out, const float *data, size_t n) {
+    const float factor = (float)(1 / tap->taps->loss_scale);
+    for (size_t i = 0; i < n; i++) out[i] = data[i] * factor;
+}
+
+void keel_tap_observe_unscaled(const keel_tap *tap, const float *data, size_t n) {
+    float packed[PACKED];
+    for (size_t at = 0, take; at < n; at += take) {
+        take = n - at < PACKED ? n - at : PACKED;
+        unscale(tap, packed, data + at, take);
+        keel_observe(tap->site, packed, take);
+    }
+}
+
 void keel_tap_strike(const keel_tap *tap, float *data, size_t offset, size_t n) {
     const size_t index = (size_t)tap->fault->index;
     switch (tap->fault->kind) {
@@ -199,29 +234,41 @@ void keel_tap_begin_active(keel_tap *tap) {
     tap->busy = true;
 }
 
+static void add(const keel_tap *tap, int thread, const float *data, size_t n) {
+    keel_block *block = &tap->blocks[thread].block;
+    float packed[PACKED];
+    if (!tap->scaled) {
+        keel_block_add(block, data, n);
+        return;
+    }
+    for (size_t at = 0, take; block->site && at < n; at += take) {
+        take = n - at < PACKED ? n - at : PACKED;
+        unscale(tap, packed, data + at, take);
+        keel_block_add(block, packed, take);
+    }
+}
+
 void keel_tap_piece_active(keel_tap *tap, int thread, float *data, size_t offset, size_t n) {
     if (tap->armed) keel_tap_strike(tap, data, offset, n);
-    keel_block_add(&tap->blocks[thread].block, data, n);
+    add(tap, thread, data, n);
 }
 
 void keel_tap_tile_active(keel_tap *tap, int thread, float *data, size_t offset, size_t stride, size_t rows,
                           size_t cols) {
     // Rows of a tile are short: they are observed together.
-    enum { PACKED = 2048 };
     float packed[PACKED];
     size_t used = 0;
     for (size_t r = 0; r < rows && tap->armed; r++) keel_tap_strike(tap, data + r * stride, offset + r * stride, cols);
     for (size_t r = 0; r < rows && cols <= PACKED; r++) {
         if (used + cols > PACKED) {
-            keel_block_add(&tap->blocks[thread].block, packed, used);
+            add(tap, thread, packed, used);
             used = 0;
         }
         memcpy(packed + used, data + r * stride, cols * sizeof(float));
         used += cols;
     }
-    if (used) keel_block_add(&tap->blocks[thread].block, packed, used);
-    for (size_t r = 0; r < rows && cols > PACKED; r++)
-        keel_block_add(&tap->blocks[thread].block, data + r * stride, cols);
+    if (used) add(tap, thread, packed, used);
+    for (size_t r = 0; r < rows && cols > PACKED; r++) add(tap, thread, data + r * stride, cols);
 }
 
 void keel_tap_end_active(keel_tap *tap) {

@@ -19,6 +19,7 @@ typedef struct keel_tap {
     keel_taps *taps;
     keel_tap_block *blocks;         // block form, between begin and end: one per thread
     const keel_fault_config *fault; // due at this tap in this step, if armed
+    bool scaled;                    // its data are gradients of the scaled loss
     bool armed;
     bool busy; // block form: something is to be done in this pass
 } keel_tap;
@@ -39,13 +40,23 @@ keel_status keel_taps_check(const keel_taps *taps);
 // Arms the faults of STEP. True if any fault of any kind (on any rank) is due, so that the step is flagged.
 bool keel_taps_arm(keel_taps *taps, uint64_t step);
 
+// The loss is multiplied by SCALE from now on (1 at first), and with it activation_grad, grad_unreduced and what is
+// reduced over ranks. They are seen without it, so that they can be compared over the run, and SCALE is their sites'
+// scale of the half group: what float16 makes of them is counted as it happens to the scaled value.
+void keel_taps_set_loss_scale(keel_taps *taps, double scale);
+
 // Does to DATA [n], the elements of the tensor from OFFSET on, what the fault of the armed TAP does.
 void keel_tap_strike(const keel_tap *tap, float *data, size_t offset, size_t n);
+
+void keel_tap_observe_unscaled(const keel_tap *tap, const float *data, size_t n);
 
 // DATA [n] float32: a fault writes here before anybody sees it.
 static inline void keel_tap_at(keel_tap *tap, float *data, size_t n) {
     if (tap->armed) keel_tap_strike(tap, data, 0, n), tap->armed = false;
-    keel_observe(tap->site, data, n);
+    if (tap->scaled && tap->site->active)
+        keel_tap_observe_unscaled(tap, data, n);
+    else
+        keel_observe(tap->site, data, n);
 }
 
 // Block form, for a pass that writes the tensor piece by piece, also in parallel: begin, pieces from any thread, end.

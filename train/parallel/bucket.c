@@ -7,6 +7,7 @@
 
 #include "train/clock.h"
 #include "train/tensor/arena.h"
+#include "train/tensor/ops.h"
 #include "train/tensor/precision.h"
 
 // PIECE: elements that a thread adds and observes while they are in cache. The orders of all buckets' sites must stay
@@ -241,6 +242,15 @@ void keel_buckets_ready(void *context, size_t begin) {
 
 void keel_buckets_give_up(keel_buckets *buckets) {
     start(buckets, 0);
+}
+
+void keel_buckets_unscale(keel_buckets *buckets, double scale) {
+    float *sum = buckets->sum;
+    const size_t numel = buckets->numel;
+    const float factor = (float)(1 / scale);
+    if (scale == 1) return;
+#pragma omp parallel for schedule(static)
+    for (size_t at = 0; at < numel; at += PIECE) keel_scale(sum + at, factor, numel - at < PIECE ? numel - at : PIECE);
 }
 
 keel_status keel_buckets_finish(keel_buckets *buckets, double *waited) {

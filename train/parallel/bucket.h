@@ -40,6 +40,8 @@ void keel_buckets_ready(void *buckets, size_t begin);
 void keel_buckets_give_up(keel_buckets *buckets);
 // Waits for all. *WAITED: seconds that the reductions took beyond the backward pass.
 keel_status keel_buckets_finish(keel_buckets *buckets, double *waited);
+// Divides the sum by the loss scale.
+void keel_buckets_unscale(keel_buckets *buckets, double scale);
 float *keel_buckets_gradient(keel_buckets *buckets); // flat, 64-byte aligned
 
 #endif

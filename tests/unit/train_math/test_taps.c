@@ -317,11 +317,43 @@ static void test_refused(void **state) {
     expect_refused(two, 2, "another fault hits head");
 }
 
+// Gradients of a loss times 2^10 are seen as those of the loss itself, but for what float16 would make of them. (Not
+// the checksum, which is of the order of the bits alone: it is the same as well.)
+static void test_loss_scale(void **state) {
+    (void)state;
+    rig plain, scaled;
+    uint32_t tokens[BATCH * 64];
+    double loss;
+    random_tokens(tokens, BATCH * ((size_t)llama.seq_length + 1), (uint32_t)llama.vocab_size, 5);
+    assert_int_equal(rig_open(&llama, BATCH, &adamw, NULL, 0, true, &plain), KEEL_OK);
+    assert_int_equal(rig_open(&llama, BATCH, &adamw, NULL, 0, true, &scaled), KEEL_OK);
+    rig *const rigs[] = {&plain, &scaled};
+    for (size_t k = 0; k < 2; k++) {
+        const double scale = k ? 1024 : 1;
+        keel_taps_set_loss_scale(rigs[k]->taps, scale);
+        keel_step_begin(rigs[k]->probe, 1);
+        assert_int_equal(keel_model_forward(rigs[k]->model, tokens, 1e-7 * scale, rigs[k]->grad, &loss), KEEL_OK);
+        assert_int_equal(keel_model_backward(rigs[k]->model, NULL, NULL), KEEL_OK);
+    }
+    for (uint32_t i = 0; i < keel_probe_site_count(plain.probe); i++) {
+        const keel_stats *a = keel_frame_stats(plain.watcher.frame) + i,
+                         *b = keel_frame_stats(scaled.watcher.frame) + i;
+        const bool gradient = keel_probe_site_info(plain.probe, i)->quantity == KEEL_ACTIVATION_GRAD;
+        assert_int_equal(a->n, b->n);
+        assert_int_equal(a->checksum, b->checksum);
+        assert_int_equal(a->not_bf16, b->not_bf16);
+        assert_true(a->min == b->min && a->max == b->max && a->abs_min == b->abs_min);
+        assert_true(gradient ? a->fp16_flush > b->fp16_flush : a->fp16_flush == b->fp16_flush);
+    }
+    for (size_t i = 0; i < plain.numel; i++) assert_true(scaled.grad[i] == 1024 * plain.grad[i]);
+    rig_close(&plain);
+    rig_close(&scaled);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_whole),         cmocka_unit_test(test_order),      cmocka_unit_test(test_faults),
         cmocka_unit_test(test_struck_update), cmocka_unit_test(test_dead_layer), cmocka_unit_test(test_fake_float32),
-        cmocka_unit_test(test_when),          cmocka_unit_test(test_refused),
-    };
+        cmocka_unit_test(test_when),          cmocka_unit_test(test_refused),    cmocka_unit_test(test_loss_scale)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
