@@ -15,6 +15,7 @@
 #include "configs/train_config.h"
 #include "tools/assemble.h"
 #include "tools/log.h"
+#include "tools/replay_batch.h"
 #include "train/parallel/affinity.h"
 #include "train/tensor/blas.h"
 #include "train/tensor/cpu.h"
@@ -22,24 +23,32 @@
 
 static const char usage[] =
     "usage: keel-train CONFIG.yaml [--monitor MONITOR.yaml] [--set key.path=value]... [--resume] [--print-structure]\n"
+    "       keel-train CONFIG.yaml ... --replay-batch STEP\n"
     "\n"
     "Trains a transformer as CONFIG.yaml says; under mpirun, data parallel over all ranks.\n"
     "\n"
     "  --monitor FILE        watch the run as FILE says (else by the `monitor` section of CONFIG.yaml, if any)\n"
     "  --set key.path=value  override a key of CONFIG.yaml, or with monitor.* one of the monitor\n"
     "  --resume              continue from the newest usable checkpoint\n"
+    "  --replay-batch STEP   is it the data? Take the batch of a bad step again from a healthy checkpoint, on its own "
+    "rank\n"
+    "                        and on another, and say: bad data, hardware, transient, or cannot tell\n"
     "  --print-structure     print modules, shapes and collectives, and stop\n"
     "  --version, --help\n"
     "\n"
-    "exit: 0 trained, 1 training stopped by its own rules (see the message), 2 bad usage, configuration or data,\n"
+    "exit: 0 trained, or a verdict on the batch, 1 training stopped by its own rules (see the message), 2 bad usage, "
+    "configuration or data,\n"
     "      128 + N stopped in order by signal N\n";
+
+#define DEFAULT_OUTPUT "runs/train" // of the monitor
 
 typedef struct arguments {
     const char *config_path, *monitor_path;
     const char **train_sets, **monitor_sets; // borrowed strings
     size_t train_count, monitor_count;
     bool resume, print_structure;
-    char *command; // the whole line, for the store
+    uint64_t replay_step; // 0: none
+    char *command;        // the whole line, for the store
 } arguments;
 
 static int rank, size = 1;
@@ -57,12 +66,20 @@ static int exit_code(keel_status status) {
     return status == KEEL_OK ? 0 : status == KEEL_ERR_DIVERGED ? 1 : 2;
 }
 
+static bool parse_step(const char *text, uint64_t *step) {
+    char *end;
+    errno = 0;
+    *step = strtoull(text, &end, 10);
+    return !errno && end != text && !*end && text[0] != '-' && *step > 0;
+}
+
 // 0: go on; else the exit code plus one.
 static int parse_arguments(int argc, char **argv, arguments *args) {
-    enum { MONITOR = 1, SET, RESUME, STRUCTURE, VERSION, HELP };
+    enum { MONITOR = 1, SET, RESUME, REPLAY, STRUCTURE, VERSION, HELP };
     static const struct option options[] = {{"monitor", required_argument, NULL, MONITOR},
                                             {"set", required_argument, NULL, SET},
                                             {"resume", no_argument, NULL, RESUME},
+                                            {"replay-batch", required_argument, NULL, REPLAY},
                                             {"print-structure", no_argument, NULL, STRUCTURE},
                                             {"version", no_argument, NULL, VERSION},
                                             {"help", no_argument, NULL, HELP},
@@ -94,6 +111,13 @@ static int parse_arguments(int argc, char **argv, arguments *args) {
         case RESUME:
             args->resume = true;
             break;
+        case REPLAY:
+            if (!parse_step(optarg, &args->replay_step)) {
+                fprintf(stderr, "keel-train: --replay-batch wants a step, from 1, not %s; try keel-train --help\n",
+                        optarg);
+                return 3;
+            }
+            break;
         case STRUCTURE:
             args->print_structure = true;
             break;
@@ -117,6 +141,11 @@ static int parse_arguments(int argc, char **argv, arguments *args) {
         return 3;
     }
     args->config_path = argv[optind];
+    if (args->replay_step && (args->resume || args->print_structure)) {
+        fprintf(stderr, "keel-train: --replay-batch trains nothing and does not go with --resume or --print-structure; "
+                        "try keel-train --help\n");
+        return 3;
+    }
 
     // With a monitor file of its own, monitor.* overrides are for that file.
     for (size_t i = 0; i < set_count; i++)
@@ -221,6 +250,30 @@ static void print_note(void *context, const char *text) {
     fflush(stdout);
 }
 
+// What the run that is looked at has recorded: its store, where it was watched, else what the trainer itself keeps.
+static char *record_of(const keel_train_config *config, const keel_monitor_config *monitor) {
+    if (monitor && monitor->enabled) return strdup(monitor->output ? monitor->output : DEFAULT_OUTPUT);
+    char *path;
+    return asprintf(&path, "%s/train.csv", config->runner.output_dir) < 0 ? NULL : path;
+}
+
+static keel_status replay(const arguments *args) {
+    keel_train_config *config = NULL;
+    keel_monitor_config *monitor = NULL;
+    char *record = NULL;
+    keel_status status = keel_train_config_load(args->config_path, args->train_sets, args->train_count, &config);
+    if (!status) status = load_monitor_config(args, config, &monitor);
+    if (!status && !(record = record_of(config, monitor))) status = keel_fail(KEEL_ERR_MEMORY, "no memory for a path");
+    status = agree(status);
+    if (!status)
+        status = agree(keel_replay_batch(config, record, args->replay_step, MPI_COMM_WORLD,
+                                         &(keel_trainer_report){.progress = print_progress, .note = print_note}));
+    free(record);
+    keel_monitor_config_free(monitor);
+    keel_train_config_free(config);
+    return status;
+}
+
 static keel_status train(const arguments *args, const keel_affinity *affinity, bool threaded) {
     keel_train_config *config = NULL;
     keel_monitor_config *monitor = NULL;
@@ -244,7 +297,7 @@ static keel_status train(const arguments *args, const keel_affinity *affinity, b
         off->enabled = false;
     }
     status = keel_assembly_open(&(keel_assembly_options){.config = off ? off : monitor,
-                                                         .output = "runs/train",
+                                                         .output = DEFAULT_OUTPUT,
                                                          .merge = size > 1 ? &merge : NULL,
                                                          .command = args->command,
                                                          .config_yaml = settings,
@@ -337,7 +390,7 @@ int main(int argc, char **argv) {
     keel_affinity affinity;
     keel_status status = agree(keel_affinity_share(MPI_COMM_WORLD, &affinity));
     if (!status) status = agree(keel_blas_check());
-    if (!status) status = train(&args, &affinity, provided == MPI_THREAD_MULTIPLE);
+    if (!status) status = args.replay_step ? replay(&args) : train(&args, &affinity, provided == MPI_THREAD_MULTIPLE);
     code = exit_code(status);
     if (!status && atomic_load(&stop_signal)) code = 128 + atomic_load(&stop_signal);
     MPI_Finalize();

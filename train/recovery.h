@@ -12,4 +12,9 @@ typedef void keel_note(void *context, const char *text); // one line
 keel_status keel_recover(keel_checkpoint_folder *folder, const keel_facts *facts, keel_note *note, void *context,
                          keel_checkpoint *checkpoint);
 
+// For looking only: reads the newest healthy checkpoint before STEP, or where none has the mark of health the newest
+// before it. Damaged ones are passed over, with a note. KEEL_ERR_NOT_FOUND, with what there is, if there is none.
+keel_status keel_recover_before(const keel_checkpoint_folder *folder, uint64_t step, const keel_facts *facts,
+                                keel_note *note, void *context, keel_checkpoint *checkpoint);
+
 #endif

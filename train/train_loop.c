@@ -14,6 +14,7 @@ enum { STOP_BY_CALLER = 1, STOP_BY_MONITOR };
 typedef struct outcome {
     double control[KEEL_CONTROL_COUNT];
     double loss_max; // of this rank
+    double loss;     // of all
     double grad_norm, lr, clip_factor, waited, loss_scale;
     bool skipped, overflow; // overflow: skipped, and a lower loss scale may mend it
 } outcome;
@@ -93,11 +94,11 @@ static void set_scalar(const keel_trainer *trainer, keel_trainer_scalar scalar, 
     keel_scalar_set(trainer->probe, trainer->scalars[scalar], value);
 }
 
-static void end_step(keel_trainer *trainer, keel_step *end, const outcome *out, double began) {
+static void end_step(keel_trainer *trainer, keel_step *end, outcome *out, double began) {
     const keel_loader_plan *plan = &trainer->loader.plan;
     const uint64_t samples = (uint64_t)plan->batch_size * plan->accumulation * plan->dp_size;
     const double tokens = (double)samples * (double)plan->seq_length;
-    const double loss = out->control[KEEL_CONTROL_LOSS_SUM] / tokens;
+    const double loss = out->loss = out->control[KEEL_CONTROL_LOSS_SUM] / tokens;
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     end->update = trainer->progress.update;
@@ -159,6 +160,15 @@ static keel_status run_step(keel_trainer *trainer, outcome *out) {
     if (out->overflow) end.flags |= KEEL_STEP_OVERFLOW;
     update_weights(trainer, step, out);
     end_step(trainer, &end, out, began);
+    return KEEL_OK;
+}
+
+keel_status keel_trainer_step(keel_trainer *trainer, double *loss, double *grad_norm) {
+    outcome out;
+    const keel_status status = run_step(trainer, &out);
+    if (status) return status;
+    *loss = out.loss;
+    *grad_norm = out.grad_norm;
     return KEEL_OK;
 }
 

@@ -190,7 +190,11 @@ static keel_status first_state(keel_trainer *trainer, bool resume) {
         return status;
     }
     keel_checkpoint checkpoint = {.model = trainer->model, .optimizer = trainer->optimizer};
-    status = keel_recover(&trainer->folder, &trainer->facts, note_plain, trainer, &checkpoint);
+    if (trainer->replay_step)
+        status = keel_recover_before(&trainer->folder, trainer->replay_step, &trainer->facts, note_plain, trainer,
+                                     &checkpoint);
+    else
+        status = keel_recover(&trainer->folder, &trainer->facts, note_plain, trainer, &checkpoint);
     if (status) return status;
     trainer->progress = checkpoint.progress;
     trainer->monitor = checkpoint.monitor;
@@ -233,14 +237,15 @@ static keel_status share_state(keel_trainer *trainer, bool resume) {
 
 // ---- open, close ----
 
-keel_status keel_trainer_open_with(const keel_train_config *config, const keel_sequences *sequences, MPI_Comm comm,
-                                   keel_probe *probe, bool resume, const keel_trainer_report *report,
-                                   keel_trainer **trainer) {
+static keel_status open_trainer(const keel_train_config *config, const keel_sequences *sequences, MPI_Comm comm,
+                                keel_probe *probe, bool resume, uint64_t replay_step, const keel_trainer_report *report,
+                                keel_trainer **trainer) {
     keel_trainer *made = calloc(1, sizeof *made);
     if (!made) return keel_fail(KEEL_ERR_MEMORY, "no memory for the trainer");
     made->config = config;
     made->probe = probe;
     made->new_run = !resume;
+    made->replay_step = replay_step;
     made->control_op = MPI_OP_NULL;
     made->output_lock = -1;
     keel_status status = keel_mesh_open(&config->parallel, comm, &made->mesh);
@@ -257,6 +262,18 @@ keel_status keel_trainer_open_with(const keel_train_config *config, const keel_s
 fail:
     keel_trainer_close(made);
     return status;
+}
+
+keel_status keel_trainer_open_with(const keel_train_config *config, const keel_sequences *sequences, MPI_Comm comm,
+                                   keel_probe *probe, bool resume, const keel_trainer_report *report,
+                                   keel_trainer **trainer) {
+    return open_trainer(config, sequences, comm, probe, resume, 0, report, trainer);
+}
+
+keel_status keel_trainer_open_before(const keel_train_config *config, const keel_sequences *sequences, MPI_Comm comm,
+                                     keel_probe *probe, uint64_t replay_step, const keel_trainer_report *report,
+                                     keel_trainer **trainer) {
+    return open_trainer(config, sequences, comm, probe, true, replay_step, report, trainer);
 }
 
 keel_status keel_trainer_open(const keel_train_config *config, MPI_Comm comm, keel_probe *probe, bool resume,

@@ -59,7 +59,8 @@ struct keel_trainer {
     keel_progress progress;
     void *monitor; // its state from the checkpoint, until the run starts; NULL: none
     size_t monitor_bytes;
-    bool new_run; // not resumed
+    bool new_run;         // not resumed
+    uint64_t replay_step; // opened to take this step again; 0: to train
     uint64_t resumed_step;
     uint64_t saved_step; // of the last checkpoint that was written or tried
     uint32_t scalars[KEEL_SCALAR_TRAINER_COUNT];
@@ -68,6 +69,14 @@ struct keel_trainer {
 
 // One line to the caller's report, if there is anyone.
 void keel_trainer_note(const keel_trainer *trainer, const char *format, ...) KEEL_PRINTF(2, 3);
+
+// Opens one that takes up the run before REPLAY_STEP, to look at that step only.
+keel_status keel_trainer_open_before(const keel_train_config *config, const keel_sequences *sequences, MPI_Comm comm,
+                                     keel_probe *probe, uint64_t replay_step, const keel_trainer_report *report,
+                                     keel_trainer **trainer);
+// One attempt at a step with all that belongs to it but reports and checkpoints of the caller's; *LOSS and *GRAD_NORM
+// as they are recorded. Collective.
+keel_status keel_trainer_step(keel_trainer *trainer, double *loss, double *grad_norm);
 
 // Makes the run's folders its own. On rank 0, before the first step.
 keel_status keel_trainer_begin_folders(keel_trainer *trainer);

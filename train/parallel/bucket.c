@@ -34,6 +34,7 @@ struct keel_buckets {
     size_t param_left; // parameters before this one are not ready yet
     size_t started;    // buckets whose reduction has begun
     size_t finished;   // of these, the first ones that are known to be complete
+    bool local;        // nothing is reduced
     keel_status status;
 };
 
@@ -179,6 +180,10 @@ float *keel_buckets_gradient(keel_buckets *buckets) {
     return buckets->sum;
 }
 
+void keel_buckets_set_local(keel_buckets *buckets, bool local) {
+    buckets->local = local;
+}
+
 float *keel_buckets_begin(keel_buckets *buckets, size_t micro) {
     buckets->micro = micro;
     buckets->param_left = buckets->param_count;
@@ -220,6 +225,7 @@ static void test_all(keel_buckets *buckets) {
 
 // Starts the buckets that lie wholly in [begin, numel).
 static void start(keel_buckets *buckets, size_t begin) {
+    if (buckets->local) return;
     while (!buckets->status && buckets->started < buckets->bucket_count &&
            buckets->buckets[buckets->started].begin >= begin) {
         const bucket *here = &buckets->buckets[buckets->started];

@@ -373,6 +373,34 @@ static void test_the_newest_whole_one_is_taken(void **state) {
     keel_checkpoint_folder_close(&folder);
 }
 
+static void test_to_look_at_a_step_the_healthy_one_before_it_is_taken(void **state) {
+    rig *r = *state;
+    keel_checkpoint_folder folder;
+    char notes[4096] = "";
+    open_folder(r, &folder);
+    keel_checkpoint checkpoint = checkpoint_of(r);
+    assert_int_equal(keel_recover_before(&folder, 50, &r->facts, hear, notes, &checkpoint), KEEL_ERR_NOT_FOUND);
+    assert_non_null(strstr(keel_error(), "checkpoints: no checkpoint"));
+    for (uint64_t step = 100; step <= 300; step += 100) put(r, &folder, step);
+    assert_int_equal(keel_recover_before(&folder, 300, &r->facts, hear, notes, &checkpoint), KEEL_OK);
+    assert_int_equal(checkpoint.progress.step, 200);
+    assert_non_null(strstr(notes, "no checkpoint before it has the mark of health"));
+
+    const keel_health quiet = {.judged_step = 320, .quiet_steps = 320};
+    assert_int_equal(keel_checkpoint_folder_judge(&folder, &quiet), KEEL_OK);
+    assert_int_equal(keel_recover_before(&folder, 350, &r->facts, hear, notes, &checkpoint), KEEL_OK);
+    assert_int_equal(checkpoint.progress.step, 100);
+    assert_non_null(strstr(notes, "parameters of the healthy checkpoint "));
+    assert_int_equal(keel_recover_before(&folder, 100, &r->facts, hear, notes, &checkpoint), KEEL_ERR_NOT_FOUND);
+    assert_non_null(strstr(keel_error(), "no whole checkpoint before step 100; the oldest is of step 100"));
+
+    damage(&folder, 0); // passed over, and left where it is
+    assert_int_equal(keel_recover_before(&folder, 350, &r->facts, hear, notes, &checkpoint), KEEL_OK);
+    assert_int_equal(checkpoint.progress.step, 300);
+    assert_int_equal(access(temp_path(r->dir, "checkpoints/step-0000000100.healthy.safetensors"), F_OK), 0);
+    keel_checkpoint_folder_close(&folder);
+}
+
 // ---- export ----
 
 static void test_exported_weights_come_back(void **state) {
@@ -412,6 +440,7 @@ int main(void) {
         TEST(test_what_is_deleted),
         TEST(test_leftovers_and_old_runs),
         TEST(test_the_newest_whole_one_is_taken),
+        TEST(test_to_look_at_a_step_the_healthy_one_before_it_is_taken),
         TEST(test_exported_weights_come_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,191 @@
+#include "train/replay.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "train/trainer_state.h"
+
+enum { VALUES = KEEL_REPLAY_PASSES + KEEL_REPLAY_NEIGHBOURS, FIELDS = sizeof(keel_replay_value) / sizeof(double) };
+
+static bool is_of_machine(const keel_fault_config *fault) {
+    return fault->kind == KEEL_FAULT_NAN || fault->kind == KEEL_FAULT_BIT_FLIP ||
+           fault->kind == KEEL_FAULT_REPLICA_SKIP;
+}
+
+void keel_replay_faults(keel_train_config *config, uint64_t last_step) {
+    for (size_t i = 0; i < config->fault_count; i++) {
+        keel_fault_config *fault = &config->faults[i];
+        if (!is_of_machine(fault)) continue;
+        const bool holds_on = keel_fault_due(fault, last_step + 1);
+        fault->step = holds_on ? 1 : INT64_MAX;
+        fault->steps = holds_on ? INT64_MAX : 1;
+    }
+}
+
+keel_status keel_replay_open(const keel_train_config *config, const keel_sequences *sequences, MPI_Comm comm,
+                             keel_probe *probe, uint64_t step, const keel_trainer_report *report,
+                             keel_trainer **trainer) {
+    return keel_trainer_open_before(config, sequences, comm, probe, step, report, trainer);
+}
+
+// ---- one shard ----
+
+typedef struct replayer {
+    keel_trainer *trainer;
+    keel_collective *gather;
+    double *sums; // [VALUES, shards, FIELDS] of one reading, zeros where another rank computes
+    uint32_t shards;
+    uint64_t step, samples; // of a step, all ranks
+    uint64_t position;      // of the loader before the step
+} replayer;
+
+// SHARD of the batch at POSITION on this rank, as in step STEP: data goes with the shard, the machine is this one. The
+// loss is not scaled: an overflow that a lower scale mends is no fault of a batch.
+static keel_status compute(const replayer *r, uint64_t step, uint64_t position, uint32_t shard, double *value) {
+    keel_trainer *trainer = r->trainer;
+    const keel_runner_config *runner = &trainer->config->runner;
+    const size_t accumulation = (size_t)runner->gradient_accumulation_steps;
+    const double tokens = (double)(runner->batch_size * trainer->config->model.seq_length) * (double)accumulation;
+    keel_loader loader = trainer->loader;
+    loader.position = position;
+    loader.plan.dp_rank = shard;
+    keel_faults data = trainer->faults;
+    data.rank = shard;
+    keel_status status = KEEL_OK;
+    double sum = 0, waited;
+    keel_taps_arm(trainer->taps, step);
+    keel_model_take_weights(trainer->model);
+    for (size_t micro = 0; !status && micro < accumulation; micro++) {
+        float *grad = keel_buckets_begin(trainer->buckets, micro);
+        double loss = 0;
+        status = keel_loader_next(&loader, trainer->tokens);
+        if (status) break;
+        keel_faults_spoil_batch(&data, step, micro, trainer->tokens);
+        status = keel_model_forward(trainer->model, trainer->tokens, 1 / tokens, grad, &loss);
+        if (!status) status = keel_model_backward(trainer->model, keel_buckets_ready, trainer->buckets);
+        sum += loss;
+    }
+    if (!status) status = keel_buckets_finish(trainer->buckets, &waited);
+    if (status) return status;
+    value[0] = sum / tokens;
+    value[1] = keel_optimizer_grad_norm(trainer->optimizer, keel_buckets_gradient(trainer->buckets));
+    return KEEL_OK;
+}
+
+static double *place(const replayer *r, uint32_t row, uint32_t shard) {
+    return r->sums + ((size_t)row * r->shards + shard) * FIELDS;
+}
+
+// ---- a reading ----
+
+// Batch I of the neighbours: its position and the step it belongs to. False: there is none.
+static bool neighbour(const replayer *r, uint32_t i, uint64_t *position, uint64_t *step) {
+    const uint64_t before = r->position / r->samples < r->step - 1 ? r->position / r->samples : r->step - 1;
+    if (i < before) {
+        *position = r->position - (i + 1) * r->samples;
+        *step = r->step - (i + 1);
+        return true;
+    }
+    if (i >= KEEL_REPLAY_NEIGHBOURS_LEAST) return false;
+    *position = r->position + (i - before + 1) * r->samples;
+    *step = r->step + (i - before + 1);
+    return true;
+}
+
+static keel_status compute_all(const replayer *r, keel_replay_reading *reading) {
+    const uint32_t rank = (uint32_t)r->trainer->mesh.data_parallel.rank;
+    keel_status status = KEEL_OK;
+    memset(r->sums, 0, (size_t)VALUES * r->shards * FIELDS * sizeof *r->sums);
+    for (uint32_t pass = 0; !status && pass < reading->passes; pass++) {
+        const uint32_t shard = pass < 2 ? rank : (rank + r->shards - 1) % r->shards;
+        status = compute(r, r->step, r->position, shard, place(r, pass, shard));
+    }
+    for (uint64_t position, step; !status && reading->neighbours < KEEL_REPLAY_NEIGHBOURS; reading->neighbours++) {
+        if (!neighbour(r, reading->neighbours, &position, &step)) break;
+        status = compute(r, step, position, rank, place(r, KEEL_REPLAY_PASSES + reading->neighbours, rank));
+    }
+    return status;
+}
+
+static keel_status read_batches(replayer *r, keel_replay_reading *reading) {
+    keel_trainer *trainer = r->trainer;
+    *reading = (keel_replay_reading){
+        .step = trainer->progress.step, .shards = r->shards, .passes = r->shards > 1 ? KEEL_REPLAY_PASSES : 2};
+    reading->values = calloc((size_t)VALUES * r->shards, sizeof *reading->values);
+    keel_status status = reading->values ? KEEL_OK : keel_fail(KEEL_ERR_MEMORY, "no memory for a replay");
+    keel_buckets_set_local(trainer->buckets, true);
+    if (!status) status = compute_all(r, reading);
+    keel_buckets_set_local(trainer->buckets, false);
+    status = keel_agree(&trainer->mesh.world, status);
+    if (!status) status = keel_all_reduce(r->gather, r->sums);
+    if (!status) memcpy(reading->values, r->sums, (size_t)VALUES * r->shards * sizeof *reading->values);
+    return status;
+}
+
+// ---- the whole ----
+
+// Where the loader stands before the step: skipped steps move it too, and a loader that stands still does not.
+static uint64_t find_position(const keel_trainer *trainer, uint64_t samples) {
+    keel_loader loader = trainer->loader;
+    for (uint64_t step = trainer->progress.step + 1;; step++, loader.position += samples) {
+        keel_faults_move_loader(&trainer->faults, step, &loader);
+        if (step == trainer->replay_step) return loader.position;
+    }
+}
+
+static keel_status make_steps(replayer *r, keel_replay *replay) {
+    keel_trainer *trainer = r->trainer;
+    const uint64_t count = replay->step - replay->checkpoint_step;
+    replay->steps = calloc(count, sizeof *replay->steps);
+    keel_status status = keel_agree(&trainer->mesh.world,
+                                    replay->steps ? KEEL_OK : keel_fail(KEEL_ERR_MEMORY, "no memory for a replay"));
+    for (uint64_t i = 0; !status && i < count; i++) {
+        if (trainer->report.progress)
+            trainer->report.progress(trainer->report.context, "steps again", (double)(i + 1) / (double)count);
+        if (i > 0 && i + 1 == count) status = read_batches(r, &replay->at_step);
+        if (!status) status = keel_trainer_step(trainer, &replay->steps[i].loss, &replay->steps[i].grad_norm);
+        replay->step_count = i + 1;
+    }
+    return status;
+}
+
+keel_status keel_replay_run(keel_trainer *trainer, keel_replay_enough *enough, keel_replay *replay) {
+    const keel_loader_plan *plan = &trainer->loader.plan;
+    replayer r = {.trainer = trainer,
+                  .shards = plan->dp_size,
+                  .step = trainer->replay_step,
+                  .samples = (uint64_t)plan->dp_size * plan->batch_size * plan->accumulation};
+    keel_replay made = {.step = r.step, .checkpoint_step = trainer->progress.step};
+    trainer->report.step = NULL; // these steps are nobody's
+    r.position = find_position(trainer, r.samples);
+    const size_t count = (size_t)VALUES * r.shards * FIELDS;
+    r.sums = calloc(count, sizeof *r.sums);
+    keel_status status =
+        keel_agree(&trainer->mesh.world, r.sums ? KEEL_OK : keel_fail(KEEL_ERR_MEMORY, "no memory for a replay"));
+    if (!status)
+        status = keel_collectives_add(trainer->collectives,
+                                      &(keel_collective_plan){.name = "all_reduce.replay",
+                                                              .kind = KEEL_ALL_REDUCE,
+                                                              .when = KEEL_AT_START,
+                                                              .dtype = KEEL_F64,
+                                                              .count = count,
+                                                              .comm = &trainer->mesh.data_parallel,
+                                                              .op = MPI_SUM},
+                                      &r.gather);
+    if (!status) status = read_batches(&r, &made.at_checkpoint);
+    if (!status && !enough(&made.at_checkpoint)) status = make_steps(&r, &made);
+    free(r.sums);
+    if (status) {
+        keel_replay_free(&made);
+        return status;
+    }
+    *replay = made;
+    return KEEL_OK;
+}
+
+void keel_replay_free(keel_replay *replay) {
+    free(replay->at_checkpoint.values);
+    free(replay->at_step.values);
+    free(replay->steps);
+    *replay = (keel_replay){0};
+}
