@@ -7,7 +7,7 @@
 #ifndef KEEL_TOOLS_REPLAY_VERDICT_H
 #define KEEL_TOOLS_REPLAY_VERDICT_H
 
-#include "train/replay.h"
+#include "train/step_replay.h"
 
 #define KEEL_REPLAY_AGREE 1e-3
 

@@ -5,8 +5,8 @@
 // shard k on rank k, and on others, shard k on rank k + 1, each twice; and so are the batches before it, for
 // comparison. Then the steps up to it are made as they were, so that the same is done at the very parameters of the
 // step, and the step itself, whose loss and gradient norm can be held against those that were recorded.
-#ifndef KEEL_TRAIN_REPLAY_H
-#define KEEL_TRAIN_REPLAY_H
+#ifndef KEEL_TRAIN_STEP_REPLAY_H
+#define KEEL_TRAIN_STEP_REPLAY_H
 
 #include "train/trainer.h"
 

@@ -1,4 +1,4 @@
-#include "train/replay.h"
+#include "train/step_replay.h"
 
 #include <stdlib.h>
 #include <string.h>
