@@ -201,7 +201,8 @@ static void *wait_for_signal(void *set) {
 // Rank 0's view of the run: a progress bar, a line every so many steps, and every step exactly in OUTPUT_DIR/train.csv
 // (which keel report reads).
 typedef struct console_view {
-    FILE *csv; // NULL: could not be opened
+    FILE *csv;      // NULL: could not be opened
+    bool csv_scale; // it has a column of the loss scale
     const char *output_dir;
     uint64_t interval;
     bool resume;
@@ -216,23 +217,32 @@ static void print_progress(void *context, const char *what, double done) {
             100 * done, done >= 1 ? "\n" : "");
 }
 
-static void open_csv(console_view *console) {
-    char path[4096];
+static void open_csv(console_view *console, bool scaled) {
+    char path[4096], header[64] = "";
     snprintf(path, sizeof path, "%s/train.csv", console->output_dir);
-    console->csv = fopen(path, console->resume ? "a" : "w");
-    if (!console->csv)
-        keel_log(KEEL_LOG_WARNING, "%s: cannot be written: %s; the run goes on without it", path, strerror(errno));
-    else if (!fseek(console->csv, 0, SEEK_END) && ftell(console->csv) == 0)
-        fputs("step,loss,grad_norm,lr\n", console->csv);
     console->output_dir = NULL;
+    console->csv = fopen(path, console->resume ? "a+" : "w+");
+    if (!console->csv) {
+        keel_log(KEEL_LOG_WARNING, "%s: cannot be written: %s; the run goes on without it", path, strerror(errno));
+        return;
+    }
+    rewind(console->csv);
+    if (fgets(header, sizeof header, console->csv))
+        scaled = strstr(header, "loss_scale") != NULL; // a resumed run's columns stay what they are
+    else
+        fprintf(console->csv, "step,loss,grad_norm,lr%s\n", scaled ? ",loss_scale" : "");
+    console->csv_scale = scaled;
+    (void)fseek(console->csv, 0, SEEK_END); // between reading and writing
 }
 
 static void print_step(void *context, const keel_step *step, double loss, double grad_norm, double lr,
                        double tokens_per_second, double loss_scale) {
     console_view *console = context;
-    if (console->output_dir) open_csv(console);
+    if (console->output_dir) open_csv(console, loss_scale > 0);
     if (console->csv) {
-        fprintf(console->csv, "%llu,%.17g,%.17g,%.17g\n", (unsigned long long)step->step, loss, grad_norm, lr);
+        fprintf(console->csv, "%llu,%.17g,%.17g,%.17g", (unsigned long long)step->step, loss, grad_norm, lr);
+        if (console->csv_scale) fprintf(console->csv, ",%.17g", loss_scale > 0 ? loss_scale : 1);
+        fputc('\n', console->csv);
         fflush(console->csv);
     }
     const bool skipped = step->flags & KEEL_STEP_SKIPPED;
