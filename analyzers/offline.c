@@ -23,6 +23,7 @@ struct keel_offline {
     const keel_monitor_config *config;
     keel_monitor_config *owned_config;
     const keel_run_info *info;
+    const keel_offline_listener *listener; // NULL: nobody
     snapshot *snapshots;
     size_t snapshot_count;
 };
@@ -127,6 +128,7 @@ static keel_status go_back(keel_offline *o, uint64_t step, bool *again) {
 
 static keel_status read_store(keel_offline *o, bool *again) {
     keel_status status = begin(o);
+    if (o->listener) o->listener->begin(o->listener->context);
     bool ops[KEEL_OP_COUNT];
     keel_rules_ops(ops);
     keel_store_want(o->reader, ops, false);
@@ -148,6 +150,10 @@ static keel_status read_store(keel_offline *o, bool *again) {
         if ((status = take_snapshots(o, row->step.step))) break;
         keel_trace_add(o->trace, row);
         status = keel_analysis_row(o->analysis, row);
+        if (!o->listener) continue;
+        size_t count;
+        const keel_incident *const *changed = keel_analysis_changed(o->analysis, &count);
+        o->listener->row(o->listener->context, row, changed, count);
     }
     return status;
 }
@@ -210,10 +216,16 @@ static keel_status finish(keel_status status, keel_result *result, keel_result *
     return KEEL_OK;
 }
 
-keel_status keel_offline_store(const char *path, const keel_monitor_config *config, keel_result **out) {
+keel_status keel_offline_store(const char *path, const keel_monitor_config *config, keel_result **result) {
+    return keel_offline_follow(path, config, NULL, result);
+}
+
+keel_status keel_offline_follow(const char *path, const keel_monitor_config *config,
+                                const keel_offline_listener *listener, keel_result **out) {
     keel_result *result = open_result(path, config);
     if (!result) return out_of_memory();
     keel_offline *o = result->keeper;
+    o->listener = listener;
     keel_status status = keel_store_open(path, &o->reader);
     if (!status && !config) status = stored_config(o, keel_store_info(o->reader, 0));
     for (bool again = true; !status && again;) {

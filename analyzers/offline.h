@@ -33,6 +33,15 @@ typedef struct keel_result {
 // Where a later segment takes the run up again at an earlier step, the rules go on from the state before that step, as
 // a resumed run does from its checkpoint; what they found in the part that was rolled back stays, marked as discarded.
 keel_status keel_offline_store(const char *path, const keel_monitor_config *config, keel_result **result);
+// The same, telling LISTENER as it goes.
+typedef struct keel_offline_listener {
+    void *context;
+    void (*begin)(void *context); // before the first row; again where the store must be read a second time
+    // After each row: the incidents that are new or changed, as a live judge would publish them now.
+    void (*row)(void *context, const keel_row *row, const keel_incident *const *changed, size_t count);
+} keel_offline_listener;
+keel_status keel_offline_follow(const char *path, const keel_monitor_config *config,
+                                const keel_offline_listener *listener, keel_result **result);
 // ROWS must outlive the result.
 keel_status keel_offline_rows(const char *source, const keel_row_source *rows, const keel_monitor_config *config,
                               keel_result **result);

@@ -32,6 +32,11 @@ const keel_yaml_node *keel_yaml_root(const keel_yaml *doc); // NULL for an empty
 // assignment.
 keel_status keel_yaml_set(keel_yaml *doc, const char *assignment);
 
+// Puts OVERLAY, a mapping of any document (NULL or null: nothing), over DOC's own: mappings are merged key by key, all
+// else takes the place of what is there. What is taken over keeps its place in messages, and
+// OVERLAY's document must outlive DOC.
+keel_status keel_yaml_overlay(keel_yaml *doc, const keel_yaml_node *overlay);
+
 // The document as YAML text, malloc'ed, with overrides applied: what the store keeps as /config_yaml.
 keel_status keel_yaml_dump(const keel_yaml *doc, char **text, size_t *size);
 

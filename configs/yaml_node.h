@@ -53,6 +53,13 @@ keel_status keel_yaml_node_set_text(keel_yaml_node *node, const char *text, size
 keel_status keel_yaml_fail_at(const char *source, size_t line, size_t column, const char *path, const char *format,
                               va_list args);
 
+// A copy of FROM, so that each value knows the path on which it is used; its place stays where it is written. Texts are
+// shared. DEPTH levels below the root.
+keel_status keel_yaml_node_copy(const keel_yaml_node *from, keel_yaml_node *parent, const keel_yaml_node *key,
+                                size_t index, size_t depth, keel_yaml_node **copy);
+// The same into a node that is there.
+keel_status keel_yaml_node_copy_into(const keel_yaml_node *from, size_t depth, keel_yaml_node *to);
+
 // Appends to a list (KEY NULL) or a mapping.
 keel_status keel_yaml_node_append(keel_yaml_node *node, keel_yaml_node *key, keel_yaml_node *item);
 

@@ -110,42 +110,11 @@ static void close_anchor(reader *r, const keel_yaml_node *node) {
         if (r->anchors[i].node == node) r->anchors[i].open = false;
 }
 
-static keel_status copy_children(const keel_yaml_node *from, size_t depth, keel_yaml_node *to);
-
-// A copy, so that each value knows the path on which it is used; its place stays where it is written.
-static keel_status copy_node(const keel_yaml_node *from, keel_yaml_node *parent, const keel_yaml_node *key,
-                             size_t index, size_t depth, keel_yaml_node **copy) {
-    keel_yaml_place place = {from->source, from->line, from->column, parent, key, index};
-    keel_status status = keel_yaml_node_new(parent->doc, &place, copy);
-    if (status) return status;
-    return copy_children(from, depth, *copy);
-}
-
-static keel_status copy_children(const keel_yaml_node *from, size_t depth, keel_yaml_node *to) {
-    if (depth > KEEL_YAML_MAX_DEPTH) return keel_yaml_fail(to, "nested more than %d deep", KEEL_YAML_MAX_DEPTH);
-    to->kind = from->kind;
-    to->quoted = from->quoted;
-    to->text = from->text;
-    for (size_t i = 0; i < from->size; i++) {
-        keel_yaml_node *key = NULL, *item = NULL;
-        keel_status status = KEEL_OK;
-        if (from->keys[i]) {
-            status = copy_node(from->keys[i], to, NULL, 0, depth + 1, &key);
-            if (status) return status;
-            key->key = key;
-        }
-        status = copy_node(from->items[i], to, key, i, depth + 1, &item);
-        if (!status) status = keel_yaml_node_append(to, key, item);
-        if (status) return status;
-    }
-    return KEEL_OK;
-}
-
 static keel_status resolve_alias(reader *r, const char *name, size_t depth, keel_yaml_node *node) {
     for (size_t i = r->anchor_count; i-- > 0;) {
         if (strcmp(r->anchors[i].name, name) != 0) continue;
         if (r->anchors[i].open) return keel_yaml_fail(node, "alias *%s stands inside the value that it names", name);
-        keel_status status = copy_children(r->anchors[i].node, depth, node);
+        keel_status status = keel_yaml_node_copy_into(r->anchors[i].node, depth, node);
         if (status) return status;
         node->line = r->anchors[i].node->line;
         node->column = r->anchors[i].node->column;

@@ -526,6 +526,29 @@ static void test_set_refuses(void **state) {
     keel_yaml_free(doc);
 }
 
+static void test_overlay(void **state) {
+    (void)state;
+    keel_yaml *doc = parse("a: {b: 1, c: {d: 2}}\ne: [1, 2]\nf: 3\n");
+    keel_yaml *over = NULL;
+    const char text[] = "a: {c: {d: 4, g: '5'}, h: {i: 6}}\ne: [7]\nf: {j: [8, {k: 9}]}\n";
+    assert_int_equal(keel_yaml_parse("over.yaml", text, sizeof text - 1, &over), KEEL_OK);
+    assert_int_equal(keel_yaml_overlay(doc, NULL), KEEL_OK);
+    assert_int_equal(keel_yaml_overlay(doc, keel_yaml_root(over)), KEEL_OK);
+    assert_dump(doc, "a:\n  b: 1\n  c:\n    d: 4\n    g: '5'\n  h:\n    i: 6\ne:\n- 7\nf:\n  j:\n  - 8\n  - k: 9\n");
+    const keel_yaml_node *j = keel_yaml_get(keel_yaml_get(keel_yaml_root(doc), "f"), "j");
+    assert_int_equal(keel_yaml_fail(keel_yaml_get(keel_yaml_item(j, 1), "k"), "odd"), KEEL_ERR_CONFIG);
+    assert_string_equal(keel_error(), "over.yaml:3:16: f.j.1.k: odd");
+    assert_int_equal(keel_yaml_overlay(doc, j), KEEL_ERR_CONFIG);
+    assert_non_null(strstr(keel_error(), "expected a mapping, found a list"));
+    keel_yaml_free(doc);
+
+    doc = parse("");
+    assert_int_equal(keel_yaml_overlay(doc, keel_yaml_get(keel_yaml_root(over), "a")), KEEL_OK);
+    assert_dump(doc, "c:\n  d: 4\n  g: '5'\nh:\n  i: 6\n");
+    keel_yaml_free(doc);
+    keel_yaml_free(over);
+}
+
 static void test_dump_round_trip(void **state) {
     (void)state;
     // Whatever needs quotes to stay a text, or to be read at all.
@@ -576,6 +599,7 @@ int main(void) {
         cmocka_unit_test(test_read_refuses),
         cmocka_unit_test(test_set),
         cmocka_unit_test(test_set_refuses),
+        cmocka_unit_test(test_overlay),
         cmocka_unit_test(test_dump_round_trip),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
