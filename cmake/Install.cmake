@@ -38,6 +38,7 @@ endforeach()
 
 file(GLOB presets CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/configs/*.yaml)
 install(FILES ${presets} DESTINATION ${CMAKE_INSTALL_DATADIR}/keel)
+install(DIRECTORY configs/lab DESTINATION ${CMAKE_INSTALL_DATADIR}/keel)
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 # Both kinds of package find the prefix from where they lie, so that an installed tree can be moved.

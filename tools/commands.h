@@ -8,6 +8,7 @@ int keel_cmd_check(int argc, char **argv);
 int keel_cmd_diff(int argc, char **argv);
 int keel_cmd_dump(int argc, char **argv);
 int keel_cmd_import(int argc, char **argv);
+int keel_cmd_lab(int argc, char **argv);
 int keel_cmd_doctor(int argc, char **argv);
 
 #endif

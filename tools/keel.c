@@ -14,6 +14,7 @@ static const struct {
     {"diff", "where two runs part: the first step and tensor, and how far each layer is apart", keel_cmd_diff},
     {"dump", "what a store holds, as text, CSV or JSON", keel_cmd_dump},
     {"import", "a log of another trainer into a store", keel_cmd_import},
+    {"lab", "how good the detectors are: small trainings, each with one fault", keel_cmd_lab},
     {"doctor", "what this machine gives: CPU, BLAS, MPI, HDF5, file system", keel_cmd_doctor},
 };
 

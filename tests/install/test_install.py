@@ -79,6 +79,7 @@ class Install(unittest.TestCase):
         presets = os.listdir(os.path.join(self.prefix, "share", "keel"))
         for preset in ("demo.yaml", "gpt2-124m.yaml", "llama-tiny.yaml", "monitor.yaml", "monitor-full.yaml"):
             self.assertIn(preset, presets)
+        self.assertRegex(run(os.path.join(self.prefix, "bin", "keel"), "lab", "--list"), r"(?m)^nan +fault ")
 
 
 if __name__ == "__main__":
