@@ -27,10 +27,8 @@ static const keel_yaml_field case_fields[] = {
 };
 
 static const keel_yaml_field text_fields[] = {
-    KEEL_YAML_ROW_STRING(keel_lab_text, from),
-    KEEL_YAML_ROW_INT(keel_lab_text, bytes, 1, MANY),
-    KEEL_YAML_ROW_INT(keel_lab_text, common, 0, MANY),
-    KEEL_YAML_ROW_INT(keel_lab_text, capital, 1, MANY),
+    KEEL_YAML_ROW_INT(keel_lab_text, small, 0, MANY),
+    KEEL_YAML_ROW_INT(keel_lab_text, capitals, 0, MANY),
 };
 
 static const keel_yaml_field find_fields[] = {
@@ -197,7 +195,6 @@ static keel_status read_case(const char *path, keel_lab_case *made) {
     if (made->resume && keel_yaml_kind_of(made->resume) != KEEL_YAML_LIST)
         return keel_yaml_fail_kind(made->resume, "a list of mappings");
     status = keel_yaml_read(values.text, text_fields, COUNT(text_fields), &made->text);
-    if (!status && values.text && !made->text.from) return keel_yaml_fail_key(values.text, "from", "missing");
     if (!status && made->faulty) status = read_find(values.find, made->ranks, &made->find);
     return status;
 }
@@ -206,7 +203,6 @@ keel_status keel_lab_case_load(const char *path, uint64_t seed, keel_lab_case **
     keel_lab_case *made = calloc(1, sizeof *made);
     if (!made) return no_memory(path);
     made->find = (keel_lab_find){.onset = 1, .rank = -1};
-    made->text = (keel_lab_text){.bytes = 1 << 20, .common = 1 << 14, .capital = 1 << 10};
     keel_status status = parse_drawn(path, seed, &made->doc);
     if (!status) status = read_case(path, made);
     if (status) {
@@ -222,7 +218,6 @@ void keel_lab_case_free(keel_lab_case *lab_case) {
     keel_yaml_free_strings(lab_case->find.rules);
     free(lab_case->find.site);
     free(lab_case->find.cause);
-    free(lab_case->text.from);
     free(lab_case->name);
     free(lab_case->about);
     keel_yaml_free(lab_case->doc);

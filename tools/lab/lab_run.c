@@ -50,11 +50,9 @@ void keel_lab_run_close(keel_lab_run *run) {
 static keel_status set_places(const keel_lab_run *run, keel_yaml *doc) {
     char seed[64];
     snprintf(seed, sizeof seed, "runner_config.seed=%llu", (unsigned long long)run->seed);
-    const char *sets[] = {seed, "runner_config.output_dir=out", "monitor.output=run", "train_dataset.shards=shards",
-                          run->lab_case->text.from ? "train_dataset.text=[text.txt]" : NULL};
+    const char *sets[] = {seed, "runner_config.output_dir=out", "monitor.output=run", "train_dataset.shards=shards"};
     keel_status status = KEEL_OK;
-    for (size_t i = 0; !status && i < sizeof sets / sizeof *sets; i++)
-        if (sets[i]) status = keel_yaml_set(doc, sets[i]);
+    for (size_t i = 0; !status && i < sizeof sets / sizeof *sets; i++) status = keel_yaml_set(doc, sets[i]);
     return status;
 }
 
@@ -98,11 +96,22 @@ keel_status keel_lab_run_plan(keel_lab_run *run, const char *folder) {
     return status;
 }
 
+static keel_status write_training_text(const keel_lab_run *run, const keel_yaml *doc) {
+    char *path = format_text("%s/text.txt", run->dir);
+    if (!path) return no_memory();
+    const keel_yaml_node *files = keel_yaml_get(keel_yaml_get(keel_yaml_root(doc), "train_dataset"), "text");
+    const keel_status status = keel_lab_text_write(&run->lab_case->text, files, path);
+    free(path);
+    return status;
+}
+
 static keel_status write_stage(keel_lab_run *run, const char *folder, size_t stage) {
     keel_yaml *doc = NULL;
     char *text = NULL, *name = stage_name(stage), *path = name ? format_text("%s/%s", run->dir, name) : NULL;
     size_t size = 0;
     keel_status status = path ? make_stage(run, folder, stage, &doc) : no_memory();
+    if (!status && stage == 0) status = write_training_text(run, doc);
+    if (!status) status = keel_yaml_set(doc, "train_dataset.text=[text.txt]");
     if (!status) status = keel_yaml_dump(doc, &text, &size);
     if (!status) status = write_text(path, text, size);
     keel_yaml_free(doc);
@@ -114,12 +123,9 @@ static keel_status write_stage(keel_lab_run *run, const char *folder, size_t sta
 
 keel_status keel_lab_run_prepare(keel_lab_run *run, const char *folder, const char *dir) {
     run->dir = strdup(dir);
-    char *text = format_text("%s/text.txt", dir);
-    keel_status status = run->dir && text ? keel_lab_run_plan(run, folder) : no_memory();
+    keel_status status = run->dir ? keel_lab_run_plan(run, folder) : no_memory();
     if (!status && mkdir(dir, 0777)) status = keel_fail(KEEL_ERR_IO, "%s: cannot be made: %s", dir, strerror(errno));
     for (size_t stage = 0; !status && stage < run->stages; stage++) status = write_stage(run, folder, stage);
-    if (!status && run->lab_case->text.from) status = keel_lab_text_write(&run->lab_case->text, text);
-    free(text);
     return status;
 }
 

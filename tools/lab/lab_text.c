@@ -5,31 +5,39 @@
 #include <stdio.h>
 #include <string.h>
 
-static keel_status copy(const keel_lab_text *text, FILE *from, FILE *to) {
-    const int64_t period = text->common + text->capital;
-    for (int64_t i = 0; i < text->bytes; i++) {
-        int c = fgetc(from);
-        if (c == EOF) {
-            rewind(from);
-            c = fgetc(from);
-        }
-        if (c == EOF) return keel_fail(KEEL_ERR_CONFIG, "%s: holds no text", text->from);
-        fputc(i % period < text->common ? tolower(c) : toupper(c), to);
+typedef struct output {
+    FILE *file;
+    int64_t written;
+    bool space; // the last character was one
+} output;
+
+static keel_status copy(const keel_lab_text *text, const char *path, output *out) {
+    FILE *from = fopen(path, "rb");
+    if (!from) return keel_fail(KEEL_ERR_IO, "%s: %s", path, strerror(errno));
+    for (int c; (c = fgetc(from)) != EOF;) {
+        const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+        if (!letter && out->space) continue;
+        const bool capital = text->capitals && out->written % (text->small + text->capitals) >= text->small;
+        fputc(!letter ? ' ' : capital ? toupper(c) : tolower(c), out->file);
+        out->written++;
+        out->space = !letter;
     }
-    return KEEL_OK;
+    const bool failed = ferror(from);
+    fclose(from);
+    return failed ? keel_fail(KEEL_ERR_IO, "%s: cannot be read", path) : KEEL_OK;
 }
 
-keel_status keel_lab_text_write(const keel_lab_text *text, const char *path) {
-    FILE *from = fopen(text->from, "rb");
-    if (!from) return keel_fail(KEEL_ERR_IO, "%s: %s", text->from, strerror(errno));
-    FILE *to = fopen(path, "wb");
-    if (!to) {
-        fclose(from);
-        return keel_fail(KEEL_ERR_IO, "%s: %s", path, strerror(errno));
-    }
-    keel_status status = copy(text, from, to);
-    const bool written = !ferror(to);
-    fclose(from);
-    if (fclose(to) || !written) status = keel_fail(KEEL_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
+keel_status keel_lab_text_write(const keel_lab_text *text, const keel_yaml_node *files, const char *path) {
+    char **list = NULL;
+    size_t count = 0;
+    keel_status status = keel_yaml_to_strings(files, &list, &count);
+    if (status) return status;
+    output out = {.file = fopen(path, "wb")};
+    if (!out.file) status = keel_fail(KEEL_ERR_IO, "%s: %s", path, strerror(errno));
+    for (size_t i = 0; !status && i < count; i++) status = copy(text, list[i], &out);
+    const bool written = out.file && !ferror(out.file);
+    if (out.file && (fclose(out.file) || !written) && !status)
+        status = keel_fail(KEEL_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
+    keel_yaml_free_strings(list);
     return status;
 }
