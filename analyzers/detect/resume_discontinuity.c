@@ -72,11 +72,19 @@ static void report(const state *s, const keel_step *step, const difference *d, k
     keel_findings_add(findings, &f);
 }
 
+// With another batch size the batches are numbered anew: by the samples before them.
+static bool renumbered(const state *s, const keel_step *step) {
+    const uint64_t batches = step->last_batch - step->first_batch + 1;
+    if (!s->last.samples || step->samples <= s->last.samples || step->last_batch < step->first_batch) return false;
+    const uint64_t each = (step->samples - s->last.samples) / batches;
+    return each > 0 && step->first_batch == s->last.samples / each;
+}
+
 static void compare_counts(const state *s, const keel_step *step, keel_findings *findings) {
     uint64_t update = s->last.update + (step->flags & KEEL_STEP_SKIPPED ? 0 : 1);
     if (s->last.update && step->update && step->update != update)
         report(s, step, &(difference){"update", (double)step->update, (double)update, 1}, findings);
-    if (s->batches_known && step->first_batch != s->last.last_batch + 1)
+    if (s->batches_known && step->first_batch != s->last.last_batch + 1 && !renumbered(s, step))
         report(s, step, &(difference){"batch", (double)step->first_batch, (double)(s->last.last_batch + 1), 1},
                findings);
     if (s->last.samples && step->samples && step->samples <= s->last.samples)

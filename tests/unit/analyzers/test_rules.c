@@ -520,6 +520,27 @@ static void a_resume_that_continues_is_quiet_one_that_does_not_is_found(void **u
     }
 }
 
+// With batches of twice the size their numbers go on from half.
+static void a_resume_with_other_batches_is_quiet(void **unused) {
+    (void)unused;
+    for (uint64_t wrong = 0; wrong < 2; wrong++) {
+        scene *s = begin();
+        for (uint64_t i = 1; i <= 300; i++) {
+            next(s, 3, 0.4);
+            set_batches(s, i);
+            if (i > 200) {
+                const uint64_t batch = 100 + (i - 201) - 3 * wrong;
+                s->run.row.step.first_batch = s->run.row.step.last_batch = batch;
+                s->run.row.step.samples = 8 * 200 + 16 * (i - 200);
+            }
+            if (i == 201) s->run.row.step.flags = KEEL_STEP_RESUMED;
+            judge(s->analysis, &s->run);
+        }
+        assert_int_equal(count_at_least(s->analysis, KEEL_WARNING), wrong);
+        end(s);
+    }
+}
+
 static void overlapping_steps_are_no_incident(void **unused) {
     (void)unused;
     scene *s = begin();
@@ -613,6 +634,7 @@ int main(void) {
         cmocka_unit_test(a_jump_at_an_epoch_is_named_so),
         cmocka_unit_test(the_same_batch_twice_is_found),
         cmocka_unit_test(a_resume_that_continues_is_quiet_one_that_does_not_is_found),
+        cmocka_unit_test(a_resume_with_other_batches_is_quiet),
         cmocka_unit_test(overlapping_steps_are_no_incident),
         cmocka_unit_test(repeated_lines_count_once_for_the_rules),
         cmocka_unit_test(a_plateau_is_a_note),
