@@ -76,7 +76,7 @@ static keel_status add_sinks(keel_assembly *assembly, uint32_t last_incident) {
     }
     if ((status = keel_monitor_add_judge(assembly->monitor, &judge))) return status;
 
-    if ((status = keel_alert_sink_open(assembly->config, &sink))) return status;
+    if ((status = keel_alert_sink_open(assembly->config, analysis, &sink))) return status;
     return keel_monitor_add_sink(assembly->monitor, &sink);
 }
 

@@ -8,11 +8,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "analyzers/report/json_value.h"
 #include "analyzers/report/report.h"
 #include "collectors/store/reader.h"
 #include "tools/commands.h"
+#include "tools/run_path.h"
 
 enum { UNREADABLE = 2 };
 
@@ -108,8 +110,10 @@ static keel_status print_summary(const char *path, keel_store_reader *reader) {
     free(incidents);
     const uint32_t segments = keel_store_segments(reader);
     const keel_run_info *info = keel_store_info(reader, segments - 1);
-    printf("%s  run %s, begun %s on %s, %" PRIu32 " ranks, %s\n", path, info->run_id, info->created_utc, info->host,
-           info->world_size, states[keel_store_state_of(reader)]);
+    printf("%s  run %s, begun %s, ", path, info->run_id, info->created_utc);
+    if (*info->host) // of a log it is not known
+        printf("on %s, %" PRIu32 " rank%s, ", info->host, info->world_size, info->world_size == 1 ? "" : "s");
+    puts(states[keel_store_state_of(reader)]);
     if (*info->command) printf("command    %s\n", info->command);
     for (uint32_t s = 0; s < segments; s++)
         printf("segment    %s, %" PRIu64 " rows\n", keel_store_segment_path(reader, s),
@@ -344,6 +348,10 @@ int keel_cmd_dump(int argc, char **argv) {
     if (a.help) {
         print_usage(stdout);
         return 0;
+    }
+    if (!keel_path_is_store(a.path) && access(a.path, R_OK) == 0) {
+        fprintf(stderr, "keel dump: %s: not a store; make one of a log with: keel import %s -o RUN\n", a.path, a.path);
+        return UNREADABLE;
     }
     keel_store_reader *reader;
     keel_status status = keel_store_open(a.path, &reader);

@@ -190,19 +190,27 @@ static keel_status diverged(const keel_trainer *trainer, const outcome *out) {
                      step, isnan(out->grad_norm) ? "NaN" : "infinite", scale, in_row);
 }
 
-static keel_status finish_run(keel_trainer *trainer, bool critical_open) {
-    const bool complete = trainer->progress.update >= (uint64_t)trainer->config->runner.steps;
-    if (trainer->config->checkpoint.save_interval > 0 && trainer->saved_step != trainer->progress.step)
+// BY_MONITOR: with a critical incident open, which leaves no checkpoint to write, and which the caller tells of.
+static keel_status finish_run(keel_trainer *trainer, bool by_monitor, bool critical_open) {
+    const uint64_t steps = (uint64_t)trainer->config->runner.steps;
+    const bool complete = trainer->progress.update >= steps;
+    const bool idle = !trainer->new_run && trainer->progress.step == trainer->resumed_step;
+    if (trainer->config->checkpoint.save_interval > 0 && trainer->saved_step != trainer->progress.step && !by_monitor)
         keel_trainer_save(trainer, critical_open);
     const keel_comm *world = &trainer->mesh.world;
-    if (!complete) keel_trainer_note(trainer, "stopped after step %" PRIu64, trainer->progress.step);
+    if (!complete && !by_monitor) keel_trainer_note(trainer, "stopped after step %" PRIu64, trainer->progress.step);
+    if (complete && idle)
+        keel_trainer_note(trainer,
+                          "nothing was trained: the checkpoint of step %" PRIu64 " has made %" PRIu64
+                          " updates, and runner_config.steps is %" PRIu64,
+                          trainer->resumed_step, trainer->progress.update, steps);
     keel_status status = KEEL_OK;
     if (complete && world->rank == 0) {
         char *path;
         if (asprintf(&path, "%s/model.safetensors", trainer->config->runner.output_dir) < 0)
             return keel_agree(world, keel_fail(KEEL_ERR_MEMORY, "no memory for a path"));
         status = keel_pretrained_save(path, trainer->model);
-        if (!status) keel_trainer_note(trainer, "trained model: %s", path);
+        if (!status) keel_trainer_note(trainer, "%s: %s", idle ? "model of that checkpoint" : "trained model", path);
         free(path);
     }
     return keel_agree(world, status);
@@ -227,8 +235,9 @@ keel_status keel_trainer_run(keel_trainer *trainer) {
         stopping = out.control[KEEL_CONTROL_STOP] > 0;
         if (checkpoint_due(trainer)) keel_trainer_save(trainer, out.control[KEEL_CONTROL_CRITICALS] > 0);
     }
-    status = finish_run(trainer, out.control[KEEL_CONTROL_CRITICALS] > 0);
-    if (status || out.control[KEEL_CONTROL_STOP] < STOP_BY_MONITOR) return status;
+    const bool by_monitor = out.control[KEEL_CONTROL_STOP] >= STOP_BY_MONITOR;
+    status = finish_run(trainer, by_monitor, out.control[KEEL_CONTROL_CRITICALS] > 0);
+    if (status || !by_monitor) return status;
     return keel_fail(KEEL_ERR_DIVERGED, "stopped after step %" PRIu64 " by the monitor: a critical incident is open",
                      trainer->progress.step);
 }

@@ -14,7 +14,8 @@ enum { CHANNELS = sizeof channels / sizeof *channels };
 
 typedef struct alerts {
     keel_alert_limit *limit;
-    void *states[CHANNELS]; // NULL: not configured
+    const keel_analysis *analysis; // NULL: no evidence
+    void *states[CHANNELS];        // NULL: not configured
 } alerts;
 
 static double now(void) {
@@ -47,11 +48,20 @@ static void send_digest(alerts *a, const keel_alert_held *held) {
     free(json);
 }
 
+static const keel_incident_extra *extra_of(const alerts *a, const keel_incident *incident) {
+    if (!a->analysis) return NULL;
+    size_t count;
+    const keel_incident *all = keel_analysis_incidents(a->analysis, &count);
+    for (size_t i = count; i-- > 0;)
+        if (all[i].id == incident->id) return keel_analysis_extra(a->analysis, i);
+    return NULL;
+}
+
 static keel_status on_incident(void *context, const keel_incident *incident) {
     alerts *a = context;
     if (!keel_alert_limit_take(a->limit, incident, now())) return KEEL_OK;
     char *json;
-    keel_status status = keel_incident_json(incident, NULL, &json);
+    keel_status status = keel_incident_json(incident, extra_of(a, incident), &json);
     if (status) return status;
     char text[KEEL_MESSAGE_BYTES + 128] = "";
     keel_text_append(text, sizeof text, "%sincident %" PRIu32 " (%s): %s", // the log says warning by itself
@@ -87,9 +97,10 @@ static void on_close(void *context) {
     free(a);
 }
 
-keel_status keel_alert_sink_open(const keel_monitor_config *config, keel_sink *sink) {
+keel_status keel_alert_sink_open(const keel_monitor_config *config, const keel_analysis *analysis, keel_sink *sink) {
     alerts *a = calloc(1, sizeof *a);
     if (!a) return keel_fail(KEEL_ERR_MEMORY, "no memory for alerts");
+    a->analysis = analysis;
     keel_severity least = config->alert_min_severity > KEEL_WARNING ? KEEL_CRITICAL : KEEL_WARNING;
     keel_status status = keel_alert_limit_open(least, &a->limit);
     for (int i = 0; !status && i < CHANNELS; i++) status = channels[i]->open(config, &a->states[i]);

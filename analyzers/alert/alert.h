@@ -3,6 +3,7 @@
 #ifndef KEEL_ANALYZERS_ALERT_ALERT_H
 #define KEEL_ANALYZERS_ALERT_ALERT_H
 
+#include "analyzers/online.h"
 #include "collectors/sink.h"
 #include "configs/monitor_config.h"
 
@@ -26,7 +27,7 @@ typedef struct keel_alert_channel {
 extern const keel_alert_channel keel_alert_log;  // keel_log, if alerts.log is set
 extern const keel_alert_channel keel_alert_exec; // alerts.exec.command
 
-// CONFIG is not kept.
-keel_status keel_alert_sink_open(const keel_monitor_config *config, keel_sink *sink);
+// CONFIG is not kept. ANALYSIS, whose incidents are sent, is asked for their evidence while incidents come; NULL: none.
+keel_status keel_alert_sink_open(const keel_monitor_config *config, const keel_analysis *analysis, keel_sink *sink);
 
 #endif

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -84,6 +85,24 @@ static keel_status add_new_segments(keel_store_reader *r, const uint32_t *number
     return KEEL_OK;
 }
 
+static void warn_missing(const keel_store_reader *r, uint32_t number, uint64_t missing) {
+    char *path = keel_segment_path(r->path, number, "");
+    if (missing == 1)
+        keel_log(KEEL_LOG_WARNING, "%s is missing: the run is read without its steps", path ? path : r->path);
+    else
+        keel_log(KEEL_LOG_WARNING, "%s and %" PRIu64 " more are missing: the run is read without their steps",
+                 path ? path : r->path, missing - 1);
+    free(path);
+}
+
+// Segments are counted from 0: a number that is passed over was there once.
+static void look_for_gaps(const keel_store_reader *r, const uint32_t *numbers, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        const uint32_t expected = i ? numbers[i - 1] + 1 : 0;
+        if (numbers[i] != expected) warn_missing(r, expected, numbers[i] - expected);
+    }
+}
+
 static keel_status open_segments(keel_store_reader *r) {
     struct stat info;
     if (stat(r->path, &info) != 0)
@@ -95,6 +114,7 @@ static keel_status open_segments(keel_store_reader *r) {
     keel_status status = keel_segment_list(r->path, &numbers, &count);
     if (!status && count == 0) status = keel_fail(KEEL_ERR_FORMAT, "%s: no store: it holds no keel-NNNN.h5", r->path);
     if (!status) status = add_new_segments(r, numbers, count);
+    if (!status) look_for_gaps(r, numbers, count);
     free(numbers);
     return status;
 }

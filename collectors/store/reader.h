@@ -8,7 +8,8 @@
 typedef struct keel_store_reader keel_store_reader;
 
 // A directory without a store, a truncated or foreign file: KEEL_ERR_FORMAT, KEEL_ERR_NOT_FOUND or KEEL_ERR_IO with the
-// path. A reader stops at the length of /steps. A process cannot read a segment that it is writing itself.
+// path. A segment that is missing among the others is said through keel_log, as a warning. A reader stops at the length
+// of /steps. A process cannot read a segment that it is writing itself.
 keel_status keel_store_open(const char *path, keel_store_reader **reader);
 void keel_store_close(keel_store_reader *reader); // NULL is fine
 

@@ -82,6 +82,24 @@ static void test_damaged_checkpoints(void) {
 }
 
 // Stopped from one rank alone: all end at the same step, with a checkpoint.
+static void test_nothing_left_to_train(void) {
+    static rig_record record;
+    char *folder = rig_folder();
+    keel_train_config config = rig_config(folder, 1);
+    config.checkpoint.save_interval = 30;
+    CHECK(rig_train(&config, &language, false, &record) == KEEL_OK);
+    memset(&record, 0, sizeof record);
+    config.runner.steps = 20;
+    CHECK(rig_train(&config, &language, true, &record) == KEEL_OK);
+    if (check_rank == 0) {
+        CHECK(record.count == 0);
+        CHECK(strstr(record.notes, "nothing was trained: the checkpoint of step 30 has made 30 updates, and "
+                                   "runner_config.steps is 20"));
+        CHECK(strstr(record.notes, "model of that checkpoint: ") && !strstr(record.notes, "trained model"));
+    }
+    rig_remove_folder(folder);
+}
+
 static void test_stop(void) {
     static rig_record whole, cut;
     char *folder = rig_folder();
@@ -115,6 +133,7 @@ int main(void) {
     check_say("resume with accumulation");
     test_damaged_checkpoints();
     check_say("damaged checkpoints");
+    test_nothing_left_to_train();
     test_stop();
     check_say("stop");
     MPI_Finalize();

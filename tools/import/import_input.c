@@ -14,6 +14,7 @@ enum { GZIP_BUFFER = 256 << 10 };
 struct keel_import_input {
     char *path;
     gzFile file;
+    bool cut; // said already
 };
 
 static keel_status refuse(const char *path, int file) {
@@ -54,13 +55,18 @@ void keel_import_input_close(keel_import_input *input) {
 }
 
 keel_status keel_import_input_read(keel_import_input *input, void *bytes, size_t size, size_t *got) {
-    int n = gzread(input->file, bytes, (unsigned)size);
+    const int n = gzread(input->file, bytes, (unsigned)size);
+    int error;
+    const char *text = gzerror(input->file, &error);
     if (n >= 0) {
+        // What was read up to there is sound; the rest is missing, or is still to be written.
+        if (error == Z_BUF_ERROR && !input->cut)
+            keel_log(KEEL_LOG_WARNING,
+                     "%s: the gzip file ends in the middle: what is there was read, the rest is missing", input->path);
+        input->cut |= error == Z_BUF_ERROR;
         *got = (size_t)n;
         return KEEL_OK;
     }
-    int error;
-    const char *text = gzerror(input->file, &error);
     if (error == Z_ERRNO) return keel_fail(KEEL_ERR_IO, "%s: %s", input->path, strerror(errno));
     return keel_fail(KEEL_ERR_FORMAT, "%s: a damaged gzip file: %s", input->path, text);
 }

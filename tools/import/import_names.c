@@ -376,6 +376,10 @@ const char *keel_import_names_scalar(const keel_import_names *names, keel_import
                                         : names->user[field - KEEL_IMPORT_STANDARD].name;
 }
 
+bool keel_import_names_any(const keel_import_names *names) {
+    return names->key_count > 0;
+}
+
 keel_status keel_import_names_check(const keel_import_names *names, const char *path) {
     for (size_t i = 0; i < names->user_count; i++) {
         if (names->user[i].met) continue;

@@ -37,6 +37,7 @@ void keel_import_names_bind(keel_import_names *names, const int32_t *keys, size_
 bool keel_import_names_is_bound(const keel_import_names *names, int32_t key);
 // Name of a scalar, standard or the user's. Valid until close.
 const char *keel_import_names_scalar(const keel_import_names *names, keel_import_field field);
+bool keel_import_names_any(const keel_import_names *names); // true if a key was met
 // KEEL_ERR_CONFIG where the user named a column that was never met; PATH is for its text.
 keel_status keel_import_names_check(const keel_import_names *names, const char *path);
 

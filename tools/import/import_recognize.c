@@ -85,17 +85,47 @@ static void excerpt(const keel_import_head *head, char text[SHOWN_BYTES + 4], si
     strcpy(text + n, at < end && *at != '\n' && n == SHOWN_BYTES ? "..." : "");
 }
 
-static keel_status unknown_log(const char *path, const keel_import_head *head) {
-    char text[SHOWN_BYTES + 4], tried[1024] = "";
-    size_t number, used = 0;
-    excerpt(head, text, &number);
-    for (size_t i = 0; i < keel_importer_count && used < sizeof tried - 64; i++) {
-        strcpy(tried + used, used ? ", " : "");
-        strcat(tried + used, keel_importers[i]->name);
-        used += strlen(tried + used);
+// A table as some locales write it: 3,25 for a number, between semicolons or in quotes.
+static bool has_decimal_commas(const keel_import_head *head) {
+    const char *end = head->bytes + head->size, *row = memchr(head->bytes, '\n', head->size);
+    if (!row) return false;
+    const bool semicolons = memchr(head->bytes, ';', (size_t)(row - head->bytes)) != NULL;
+    bool quoted = false;
+    for (const char *at = row + 1; at + 2 < end && *at != '\n'; at++) {
+        if (*at == '"') quoted = !quoted;
+        if ((semicolons || quoted) && isdigit((unsigned char)at[0]) && at[1] == ',' && isdigit((unsigned char)at[2]))
+            return true;
     }
-    return keel_fail(KEEL_ERR_FORMAT, "%s: not a log of a known trainer (line %zu: \"%s\"); tried %s", path, number,
-                     text, tried);
+    return false;
+}
+
+static keel_status unknown_log(const char *path, const keel_import_head *head) {
+    char text[SHOWN_BYTES + 4];
+    size_t number;
+    excerpt(head, text, &number);
+    if (has_decimal_commas(head))
+        return keel_fail(
+            KEEL_ERR_FORMAT,
+            "%s: a table whose numbers have decimal commas (line %zu: \"%s\"): numbers are read with a point, "
+            "3.25, in columns between commas, tabs or semicolons",
+            path, number, text);
+    return keel_fail(
+        KEEL_ERR_FORMAT,
+        "%s: not a log of a known trainer (line %zu: \"%s\"): no step with a loss was found in it. keel import "
+        "--list-formats says what can be read; of JSON lines and tables with names of their own say what they "
+        "call them: --columns step=NAME,loss=NAME",
+        path, number, text);
+}
+
+// No format has a record: because there are no columns of the user's names?
+static keel_status unknown_columns(const contest *all, const char *path) {
+    for (size_t i = 0; i < all->count; i++) {
+        const keel_import_names *names = keel_import_context_names(all->entrants[i]);
+        const keel_status status =
+            names && keel_import_names_any(names) ? keel_import_names_check(names, path) : KEEL_OK;
+        if (status) return status;
+    }
+    return KEEL_OK;
 }
 
 keel_status keel_import_recognize(const char *path, const char *columns, keel_import_match *match,
@@ -127,7 +157,7 @@ keel_status keel_import_recognize(const char *path, const char *columns, keel_im
         const keel_importer *best = leader(&all, &score);
         if (best)
             *importer = best;
-        else
+        else if (!columns || !(status = unknown_columns(&all, path)))
             status = unknown_log(path, head);
     }
     for (size_t i = 0; i < all.count; i++) keel_import_context_close(all.entrants[i]);

@@ -114,12 +114,16 @@ static void six_an_hour_then_a_digest(void **unused) {
 
 // ---- the sink ----
 
-static keel_sink open_sink(char **argv, double limit, bool log) {
+static keel_sink open_sink_of(const keel_analysis *analysis, char **argv, double limit, bool log) {
     keel_monitor_config config = {
         .alert_log = log, .exec_argv = argv, .exec_timeout_seconds = limit, .alert_min_severity = KEEL_WARNING};
     keel_sink sink;
-    assert_int_equal(keel_alert_sink_open(&config, &sink), KEEL_OK);
+    assert_int_equal(keel_alert_sink_open(&config, analysis, &sink), KEEL_OK);
     return sink;
+}
+
+static keel_sink open_sink(char **argv, double limit, bool log) {
+    return open_sink_of(NULL, argv, limit, log);
 }
 
 // Sends an incident; the time it took.
@@ -179,6 +183,38 @@ static void the_hook_gets_json_and_variables(void **unused) {
                         "7|loss_spike|critical|loss,grad_norm|layers.0:activation|1|120|121|122|nan|unknown|loss "
                         "jumped to \"9\" at step 121\n");
     assert_int_equal(heard.lines, 0);
+}
+
+static void the_hook_gets_the_evidence(void **unused) {
+    (void)unused;
+    synthetic_run run;
+    run_init(&run);
+    run_add_site(&run, "layers.0", KEEL_ACTIVATION, KEEL_PHASE_FORWARD, 1);
+    keel_analysis *analysis = analysis_of(&run);
+    for (uint64_t step = 1; step <= 100; step++) {
+        run_step(&run, step);
+        run_set(&run, LOSS, 3 + 0.01 * sin((double)step * 12.9898));
+        if (step == 100) run_bad_site(&run, 0, 1, 0);
+        judge(analysis, &run);
+    }
+    size_t count;
+    const keel_incident *incidents = keel_analysis_incidents(analysis, &count);
+    assert_int_equal(count, 1);
+    assert_true(keel_analysis_extra(analysis, 0)->evidence_count > 0);
+    char path[] = "/tmp/keel-alert-XXXXXX", script[] = "cat > \"$0\"", *argv[] = {"sh", "-c", script, path, NULL};
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    keel_sink sink = open_sink_of(analysis, argv, 10, false);
+    assert_int_equal(sink.incident(sink.context, &incidents[0]), KEEL_OK);
+    sink.close(sink.context);
+    json_t *k = json_load_file(path, 0, NULL);
+    unlink(path);
+    const json_t *evidence = json_object_get(json_object_get(k, "cause"), "evidence");
+    assert_int_equal(json_array_size(evidence), keel_analysis_extra(analysis, 0)->evidence_count);
+    assert_string_equal(json_string_value(json_array_get(evidence, 0)), keel_analysis_extra(analysis, 0)->evidence[0]);
+    json_decref(k);
+    keel_analysis_close(analysis);
 }
 
 static void arguments_are_no_shell(void **unused) {
@@ -275,6 +311,7 @@ int main(void) {
         cmocka_unit_test_setup(the_log_gets_one_line, listen_to_log),
         cmocka_unit_test_setup(what_is_held_back_is_said_at_the_end, listen_to_log),
         cmocka_unit_test_setup(the_hook_gets_json_and_variables, listen_to_log),
+        cmocka_unit_test_setup(the_hook_gets_the_evidence, listen_to_log),
         cmocka_unit_test_setup(arguments_are_no_shell, listen_to_log),
         cmocka_unit_test_setup(a_hook_that_hangs_is_killed_with_its_children, listen_to_log),
         cmocka_unit_test_setup(hooks_that_misbehave_are_harmless, listen_to_log),

@@ -112,6 +112,29 @@ static void test_segments_roll_over_and_are_packed(void **state) {
     rig_close(&r);
 }
 
+static void test_a_missing_segment_is_said(void **state) {
+    (void)state;
+    rig r;
+    rig_open(&r, 200, ALL_OPS, false);
+    rig_job(&r, 8 << 20, 1, 900, 0);
+    keel_store_reader *reader = open_store(r.directory);
+    const uint32_t segments = keel_store_segments(reader);
+    assert_true(segments >= 3);
+    const uint64_t lost = keel_store_segment_rows(reader, 1);
+    keel_store_close(reader);
+    char path[128];
+    snprintf(path, sizeof path, "%s/keel-0001.h5", r.directory);
+    assert_int_equal(unlink(path), 0);
+    capture_log();
+    reader = open_store(r.directory);
+    assert_int_equal(keel_store_rows(reader), 900 - lost);
+    assert_int_equal(captured_with("keel-0001.h5 is missing"), 1);
+    assert_int_equal(captured.count, 1);
+    keel_store_close(reader);
+    keel_log_set(NULL, NULL);
+    rig_close(&r);
+}
+
 static void test_packing_goes_on_between_rows(void **state) {
     (void)state;
     rig r;
@@ -507,6 +530,7 @@ int main(void) {
         cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_tables),
         cmocka_unit_test(test_segments_roll_over_and_are_packed),
+        cmocka_unit_test(test_a_missing_segment_is_said),
         cmocka_unit_test(test_packing_goes_on_between_rows),
         cmocka_unit_test(test_what_a_killed_packer_leaves_is_removed),
         cmocka_unit_test(test_a_resume_supersedes),

@@ -284,7 +284,7 @@ static void test_refuses_what_is_no_log(void **state) {
         char path[PATH_BYTES];
         snprintf(path, sizeof path, "%s/%s", KEEL_SOURCE_DIR, sources[i]);
         check_refused(path, KEEL_ERR_FORMAT, "not a log of a known trainer");
-        for (size_t k = 0; k < keel_importer_count; k++) assert_non_null(strstr(keel_error(), keel_importers[k]->name));
+        assert_non_null(strstr(keel_error(), "keel import --list-formats"));
     }
     static const char prose[] = "# A project\n\nIt trains a model. At step 7 the loss was 3.2, later less.\n\n| step | "
                                 "loss |\n|---|---|\n| 1 | 3.5 |\n";
@@ -293,6 +293,9 @@ static void test_refuses_what_is_no_log(void **state) {
     check_bytes_refused(config, sizeof config - 1, KEEL_ERR_FORMAT, "not a log");
     static const char table[] = "name,size,colour\nbox,3,red\nball,4,blue\n";
     check_bytes_refused(table, sizeof table - 1, KEEL_ERR_FORMAT, "not a log");
+    static const char comma[] = "step;loss\n1;3,25\n2;3,125\n", quoted[] = "step,loss\n1,\"3,25\"\n2,\"3,125\"\n";
+    check_bytes_refused(comma, sizeof comma - 1, KEEL_ERR_FORMAT, "decimal commas (line 1: \"step;loss\")");
+    check_bytes_refused(quoted, sizeof quoted - 1, KEEL_ERR_FORMAT, "numbers are read with a point, 3.25");
     static const unsigned char picture[] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n', 0, 0,
                                             0,    13,  'I', 'H', 'D',  'R',  0,    0,    1, 0};
     check_bytes_refused(picture, sizeof picture, KEEL_ERR_FORMAT, "(line 1: \".PNG");

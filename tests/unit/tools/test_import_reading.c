@@ -3,6 +3,7 @@
 #include <math.h>
 #include <zlib.h>
 
+#include "tests/unit/collectors/captured_log.h"
 #include "tests/unit/tools/import_rows.h"
 #include "tools/import/importer.h"
 
@@ -105,11 +106,15 @@ static void test_gzip(void **state) {
     fflush(file);
     assert_int_equal(ftruncate(fileno(file), size / 2), 0);
     fclose(file);
+    capture_log();
     assert_int_equal(keel_import_open(scratch_log(), NULL, &import), KEEL_OK);
     source = keel_import_run(import, 0);
     uint64_t rows = 0;
     while (!source->next(source->context, &row) && row) assert_int_equal(row->step.step, ++rows);
     assert_true(rows > 1000 && rows < 20000);
+    assert_int_equal(captured_with("ends in the middle"), 1); // and it is said, once
+    assert_int_equal(captured_with(scratch_log()), 1);
+    keel_log_set(NULL, NULL);
     keel_import_close(import);
 }
 
@@ -287,6 +292,20 @@ static void check_columns_refused(const char *columns, const char *format, const
     if (!strstr(keel_error(), text)) fail_msg("\"%s\" does not say \"%s\"", keel_error(), text);
 }
 
+// JSON lines whose format is not given but recognised: the message is that of a given one.
+static void test_a_wrong_column_of_a_recognised_log(void **state) {
+    (void)state;
+    static const char text[] = "{\"it\": 1, \"objective\": 3.5}\n{\"it\": 2, \"objective\": 3.25}\n";
+    write_log(scratch_log(), text, sizeof text - 1);
+    keel_import *import = NULL;
+    for (int given = 0; given < 2; given++) {
+        const keel_import_options options = {.columns = "step=it,loss=nosuch", .format = given ? "jsonl" : NULL};
+        assert_int_equal(keel_import_open(scratch_log(), &options, &import), KEEL_ERR_CONFIG);
+        assert_non_null(strstr(keel_error(), "nothing is called \"nosuch\" (columns: loss=nosuch); there are \"it\", "
+                                             "\"objective\""));
+    }
+}
+
 static void test_columns_that_are_wrong(void **state) {
     (void)state;
     check_columns_refused("loss=objectve,step=t", "csv",
@@ -323,6 +342,7 @@ int main(void) {
         cmocka_unit_test(test_cut_anywhere),
         cmocka_unit_test(test_columns_that_the_user_names),
         cmocka_unit_test(test_columns_that_are_wrong),
+        cmocka_unit_test(test_a_wrong_column_of_a_recognised_log),
         cmocka_unit_test(test_names_are_not_mixed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -428,6 +428,62 @@ static void test_exported_weights_come_back(void **state) {
     assert_non_null(strstr(keel_error(), "no tensor model."));
 }
 
+// The tensors of the model as two files that an index names.
+static void write_shards(rig *r, const char *index) {
+    size_t count;
+    const keel_hf_tensor *tensors = keel_model_hf_tensors(r->model, &count);
+    keel_safetensors_item *items = calloc(count, sizeof *items);
+    FILE *file = fopen(index, "w");
+    fputs("{\"metadata\": {\"total_size\": 1}, \"weight_map\": {", file);
+    for (size_t i = 0; i < count; i++) {
+        items[i] = (keel_safetensors_item){.name = tensors[i].name,
+                                           .dtype = "F32",
+                                           .ndim = tensors[i].ndim,
+                                           .data = keel_model_weights(r->model) + tensors[i].offset};
+        memcpy(items[i].shape, tensors[i].shape, sizeof tensors[i].shape);
+        fprintf(file, "%s\"%s\": \"model-%d.safetensors\"", i ? ", " : "", tensors[i].name, i < count / 2 ? 1 : 2);
+    }
+    fputs("}}", file);
+    fclose(file);
+    const keel_safetensors_content first = {.items = items, .item_count = count / 2},
+                                   second = {.items = items + count / 2, .item_count = count - count / 2};
+    assert_int_equal(keel_safetensors_write(temp_path(r->dir, "model-1.safetensors"), &first), KEEL_OK);
+    assert_int_equal(keel_safetensors_write(temp_path(r->dir, "model-2.safetensors"), &second), KEEL_OK);
+    free(items);
+}
+
+static void refuse_index(rig *r, const char *path, const char *text, const char *what) {
+    size_t ignored;
+    temp_write(path, text, strlen(text));
+    assert_int_equal(keel_pretrained_load(r->dir, r->model, &ignored), KEEL_ERR_FORMAT);
+    assert_non_null(strstr(keel_error(), path));
+    assert_non_null(strstr(keel_error(), what));
+}
+
+static void test_weights_in_several_files(void **state) {
+    rig *r = *state;
+    const char *index = temp_path(r->dir, "model.safetensors.index.json");
+    fill(r, 1);
+    float *weights = copy_weights(r);
+    write_shards(r, index);
+    const char *const paths[] = {r->dir, index};
+    for (size_t i = 0; i < 2; i++) {
+        fill(r, 2);
+        size_t ignored = 7;
+        if (keel_pretrained_load(paths[i], r->model, &ignored)) fail_msg("%s", keel_error());
+        assert_int_equal(ignored, 0);
+        assert_memory_equal(keel_model_weights(r->model), weights, keel_model_numel(r->model) * sizeof *weights);
+    }
+    free(weights);
+    size_t ignored;
+    assert_int_equal(remove(temp_path(r->dir, "model-2.safetensors")), 0);
+    assert_int_equal(keel_pretrained_load(r->dir, r->model, &ignored), KEEL_ERR_NOT_FOUND);
+    assert_non_null(strstr(keel_error(), "model-2.safetensors"));
+    refuse_index(r, index, "{\n\"weight_map\": ", "index.json:");
+    refuse_index(r, index, "{}", "no weight_map");
+    refuse_index(r, index, "{\"weight_map\": {\"x\": \"../model.safetensors\"}}", "x: expected the name of a file");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -442,6 +498,7 @@ int main(void) {
         TEST(test_the_newest_whole_one_is_taken),
         TEST(test_to_look_at_a_step_the_healthy_one_before_it_is_taken),
         TEST(test_exported_weights_come_back),
+        TEST(test_weights_in_several_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
