@@ -224,7 +224,6 @@ keel_status keel_trainer_run(keel_trainer *trainer) {
         status = keel_agree(
             world, keel_probe_load(trainer->probe, trainer->resumed_step, trainer->monitor, trainer->monitor_bytes));
     if (status) return status;
-    keel_loss_scale_begin(&trainer->config->wrapper.scale_sense, &trainer->progress.loss_scale);
     outcome out = {0};
     bool stopping = false;
     while (!stopping && trainer->progress.update < (uint64_t)runner->steps) {

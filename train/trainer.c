@@ -257,6 +257,7 @@ static keel_status open_trainer(const keel_train_config *config, const keel_sequ
     if (!status) status = keel_agree(world, world->rank == 0 ? first_state(made, resume) : KEEL_OK);
     if (!status) status = keel_agree(world, share_state(made, resume));
     if (status) goto fail;
+    keel_loss_scale_begin(&config->wrapper.scale_sense, &made->progress.loss_scale);
     *trainer = made;
     return KEEL_OK;
 fail:

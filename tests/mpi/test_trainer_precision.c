@@ -10,8 +10,9 @@ typedef struct watcher {
     keel_probe *probe;
     keel_frame *frame;
     uint32_t sites, scalars;
-    uint64_t flushed, nonzero; // activation_grad of the layers' inner sites
-    double scale;              // the scalar, last seen; NaN: none
+    uint64_t flushed, nonzero;         // activation_grad of the layers' inner sites
+    uint64_t sums, not_bf16, not_fp16; // values before and after the sums over ranks
+    double scale;                      // the scalar, last seen; NaN: none
 } watcher;
 
 static keel_status start(void *context, keel_probe *probe, keel_site_plan *plans) {
@@ -39,6 +40,12 @@ static void frame_end(void *context, keel_frame *frame, const keel_step *step) {
     for (uint32_t i = 0; i < w->sites; i++) {
         const keel_site_info *site = keel_probe_site_info(w->probe, i);
         const keel_stats *stats = &keel_frame_stats(frame)[i];
+        if (site->dtype == KEEL_F32 &&
+            (site->quantity == KEEL_COLLECTIVE_IN || site->quantity == KEEL_COLLECTIVE_OUT)) {
+            w->sums += stats->n;
+            w->not_bf16 += stats->not_bf16;
+            w->not_fp16 += stats->not_fp16;
+        }
         if (site->quantity != KEEL_ACTIVATION_GRAD || site->layer < 0) continue;
         w->flushed += stats->fp16_flush;
         w->nonzero += stats->n - stats->zeros;
@@ -75,24 +82,6 @@ static void test_bfloat16_stays_near(const char *folder, int64_t accumulation) {
     rig_check_same(&first, &second, 1, 30);
 }
 
-// With one rank there is no sum over ranks: the bits are those of float32. With more they differ, and are the same in
-// every run.
-static void test_gradient_sums(const char *folder) {
-    keel_train_config config = rig_config((char *)folder, 1);
-    for (int precision = KEEL_BFLOAT16; precision <= KEEL_FLOAT16; precision++) {
-        config.parallel.grad_reduce_dtype = KEEL_FLOAT32;
-        train(&config, &first);
-        config.parallel.grad_reduce_dtype = precision;
-        train(&config, &second);
-        if (check_rank == 0) {
-            CHECK((first.norms[0] == second.norms[0]) == (check_size == 1));
-            CHECK(fabs(final_loss(&first) - final_loss(&second)) < 0.05 * final_loss(&first));
-        }
-        train(&config, &first);
-        rig_check_same(&first, &second, 1, 30);
-    }
-}
-
 static double size_of(const rig *r, const char *name) {
     size_t count;
     const keel_param *params = keel_model_params(r->trainer->model, &count);
@@ -117,6 +106,29 @@ static keel_status train_watched(const keel_train_config *config, rig_record *re
     rig_close(&r);
     free(w->frame);
     return status;
+}
+
+// With one rank there is no sum over ranks: the bits are those of float32. With more they differ, and are the same in
+// every run.
+static void test_gradient_sums(const char *folder) {
+    keel_train_config config = rig_config((char *)folder, 1);
+    for (int precision = KEEL_BFLOAT16; precision <= KEEL_FLOAT16; precision++) {
+        config.parallel.grad_reduce_dtype = KEEL_FLOAT32;
+        train(&config, &first);
+        config.parallel.grad_reduce_dtype = precision;
+        watcher w;
+        double size;
+        CHECK(train_watched(&config, &second, &w, "head.weight", &size) == KEEL_OK);
+        CHECK((w.sums > 0) == (check_size > 1));
+        CHECK((precision == KEEL_BFLOAT16 ? w.not_bf16 : w.not_fp16) == 0);
+        if (check_size > 1) CHECK((precision == KEEL_BFLOAT16 ? w.not_fp16 : w.not_bf16) > 0);
+        if (check_rank == 0) {
+            CHECK((first.norms[0] == second.norms[0]) == (check_size == 1));
+            CHECK(fabs(final_loss(&first) - final_loss(&second)) < 0.05 * final_loss(&first));
+        }
+        train(&config, &first);
+        rig_check_same(&first, &second, 1, 30);
+    }
 }
 
 static void test_watching_changes_no_bit(const char *folder) {

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "tests/unit/train_math/watcher.h"
+#include "train/model/model_state.h"
 
 enum { BATCH = 3, SEQ = 21, VOCAB = 50, TOKENS = BATCH * (SEQ + 1) };
 
@@ -86,6 +87,38 @@ static void test_activations_have_the_format(void **state) {
             assert_int_equal(gradients, 2 * 9 + 3);
             rig_close(&p.rig);
         }
+}
+
+// A product's output is the exact sum over its rounded inputs, rounded, but where the float32 sum lies on the other
+// side of a tie.
+static void test_products(void **state) {
+    (void)state;
+    for (int precision = KEEL_BFLOAT16; precision <= KEEL_FLOAT16; precision++) {
+        keel_model_config config = small(KEEL_MODEL_LLAMA);
+        config.compute_dtype = precision;
+        pass p;
+        run(&config, 1, false, &p);
+        const keel_layer *layer = &p.rig.model->layers[1];
+        const size_t in = 48, out = 144, rows = BATCH * SEQ;
+        const float *x = layer->join2.state.normed, *y = layer->mlp.state.up;
+        const float *w = keel_model_weights(p.rig.model) + rig_param(&p.rig, "layers.1.mlp.gate_up.weight")->offset;
+        size_t differ = 0;
+        for (size_t r = 0; r < rows; r++)
+            for (size_t o = 0; o < out; o++) {
+                double sum = 0, sizes = 0;
+                for (size_t i = 0; i < in; i++) {
+                    const double product =
+                        (double)x[r * in + i] * (double)keel_round_one((keel_precision)precision, w[o * in + i]);
+                    sum += product;
+                    sizes += fabs(product);
+                }
+                const float expected = keel_round_one((keel_precision)precision, (float)sum), got = y[r * out + o];
+                differ += got != expected;
+                assert_true(fabs((double)got - (double)expected) <= epsilons[precision] * fabs(sum) + 1e-6 * sizes);
+            }
+        assert_true(differ < rows * out / 500);
+        rig_close(&p.rig);
+    }
 }
 
 // A rounding is off by half an epsilon of a value at most; those on a way through the model add up like noise.
@@ -216,6 +249,7 @@ static void test_large_logits(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_activations_have_the_format),
+        cmocka_unit_test(test_products),
         cmocka_unit_test(test_near_float32),
         cmocka_unit_test(test_switches),
         cmocka_unit_test(test_weights_are_rounded_once),
