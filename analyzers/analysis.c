@@ -13,6 +13,7 @@ typedef struct progress {
     uint64_t last_hash; // of the last row's scalars
     uint64_t dropped_steps;
     keel_health health;
+    keel_facts facts;
 } progress;
 
 struct keel_analysis {
@@ -32,6 +33,7 @@ keel_status keel_analysis_open(const keel_monitor_config *config, keel_analysis 
         keel_analysis_close(analysis);
         return status;
     }
+    keel_facts_init(&analysis->at.facts);
     *out = analysis;
     return KEEL_OK;
 }
@@ -67,6 +69,14 @@ static bool is_without_values(const keel_analysis *a, const keel_row *row) {
     return true;
 }
 
+static keel_status group_row(keel_analysis *a) {
+    const keel_run_view run = {.info = a->info,
+                               .index = keel_rules_index(a->rules),
+                               .settings = keel_rules_settings(a->rules),
+                               .facts = &a->at.facts};
+    return keel_group_row(a->group, &run, &a->findings, a->at.records);
+}
+
 keel_status keel_analysis_row(keel_analysis *a, const keel_row *row) {
     progress *at = &a->at;
     uint64_t step = row->step.step, hash = hash_scalars(a, row);
@@ -76,13 +86,14 @@ keel_status keel_analysis_row(keel_analysis *a, const keel_row *row) {
     if (is_without_values(a, row)) {
         at->dropped_steps++;
         at->last_step = at->health.judged_step = step;
-        return keel_group_row(a->group, a->info, &a->findings, at->records);
+        return group_row(a);
     }
     if (!repeated) {
         bool resumed = (row->step.flags & KEEL_STEP_RESUMED) || (at->records > 0 && step < at->last_step);
+        keel_facts_add(&at->facts, a->info, row);
         keel_rules_row(a->rules, row, at->records, resumed, &a->findings);
     }
-    keel_status status = keel_group_row(a->group, a->info, &a->findings, at->records);
+    keel_status status = group_row(a);
     size_t changed;
     keel_group_changed(a->group, &changed);
     if (changed) {

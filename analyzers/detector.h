@@ -4,6 +4,8 @@
 #ifndef KEEL_ANALYZERS_DETECTOR_H
 #define KEEL_ANALYZERS_DETECTOR_H
 
+#include "analyzers/run_settings.h"
+#include "analyzers/site_index.h"
 #include "collectors/incident.h"
 #include "collectors/row.h"
 
@@ -42,6 +44,8 @@ typedef struct keel_param_info {
 // What a detector sees of one row.
 typedef struct keel_detector_input {
     const keel_run_info *info;
+    const keel_site_index *index;
+    const keel_run_settings *settings;
     const keel_row *row;
     const double *params; // in the order of the detector's table
     uint64_t record;      // rows before this one

@@ -19,8 +19,10 @@ typedef struct slot {
     uint64_t last_record;
     keel_trouble troubles[TROUBLES]; // in the order in which they came
     double published_distance;       // |value - expected| of the latest revision
-    uint32_t own_evidence;           // 1: a detector gave lines of its own
-    uint32_t reserved;
+    // Lines that a detector gave: of the trouble that began first, of equal ones by the table of rules.
+    uint64_t evidence_step;
+    uint32_t evidence_rule, evidence_count;
+    char evidence[KEEL_EVIDENCE_MAX][KEEL_EVIDENCE_BYTES];
 } slot;
 
 struct keel_group {
@@ -108,10 +110,10 @@ static slot *find_company(keel_group *g, uint32_t rule, const keel_finding *f, u
     return best;
 }
 
-static void publish(keel_group *g, const keel_run_info *info, slot *s);
+static void publish(keel_group *g, const keel_run_view *run, slot *s);
 
 // A free slot; else that of the incident untouched for longest, preferably one that is over.
-static slot *take_slot(keel_group *g, const keel_run_info *info) {
+static slot *take_slot(keel_group *g, const keel_run_view *run) {
     slot *oldest = NULL;
     for (slot *s = g->slots; s < g->slots + SLOTS; s++) {
         if (s->incident == NO_INCIDENT) return s;
@@ -120,7 +122,7 @@ static slot *take_slot(keel_group *g, const keel_run_info *info) {
         if (better) oldest = s;
     }
     for (uint32_t i = 0; i < oldest->count; i++) oldest->troubles[i].closed = 1;
-    publish(g, info, oldest);
+    publish(g, run, oldest);
     return oldest;
 }
 
@@ -137,7 +139,15 @@ static bool is_worst(const keel_trouble *t, const keel_finding *f) {
     return fabs(f->score) > fabs(t->score);
 }
 
-static void update_trouble(keel_trouble *t, const keel_finding *f, uint64_t record) {
+static void take_place(keel_trouble *t, const keel_run_view *run, int64_t id) {
+    t->flow = -1;
+    if (id < 0 || id >= (int64_t)run->info->site_count) return;
+    const keel_site_info *site = &run->info->sites[id];
+    t->flow = (int32_t)run->index->flow[id];
+    snprintf(t->site, sizeof t->site, "%s:%s", site->name, keel_quantity_name(site->quantity));
+}
+
+static void update_trouble(keel_trouble *t, const keel_run_view *run, const keel_finding *f, uint64_t record) {
     bool again = t->key != f->key; // another burst of what the incident has seen already
     bool first = t->bursts == 0;
     bool worst = is_worst(t, f);
@@ -159,9 +169,10 @@ static void update_trouble(keel_trouble *t, const keel_finding *f, uint64_t reco
     }
     if (first) {
         t->first_record = record;
-        t->site = f->site;
-        t->rank = f->rank < 0 ? -1 : (int32_t)f->rank;
+        t->rank = -1;
     }
+    if (first || (!t->site[0] && f->site >= 0)) take_place(t, run, f->site);
+    if (f->rank >= 0) t->rank = (int32_t)f->rank;
     if (first || !f->closed) t->last_record = record; // what ends it is no sign of life
 }
 
@@ -177,7 +188,17 @@ static keel_status new_incident(keel_group *g, slot *s) {
     return KEEL_OK;
 }
 
-static keel_status take(keel_group *g, const keel_run_info *info, uint32_t rule, const keel_finding *f, uint64_t record,
+static void take_evidence(slot *s, uint32_t rule, const keel_finding *f) {
+    bool other = s->evidence_count && rule != s->evidence_rule;
+    if (f->evidence_count == 0 || (other && f->first_step > s->evidence_step)) return;
+    if (other && f->first_step == s->evidence_step && rule > s->evidence_rule) return;
+    s->evidence_rule = rule;
+    s->evidence_step = f->first_step;
+    s->evidence_count = f->evidence_count;
+    for (uint32_t i = 0; i < f->evidence_count; i++) copy_text(s->evidence[i], sizeof s->evidence[i], f->evidence[i]);
+}
+
+static keel_status take(keel_group *g, const keel_run_view *run, uint32_t rule, const keel_finding *f, uint64_t record,
                         bool *touched) {
     slot *s = NULL;
     keel_trouble *t = find_trouble(g, rule, f, &s);
@@ -185,7 +206,7 @@ static keel_status take(keel_group *g, const keel_run_info *info, uint32_t rule,
         if (f->closed && !f->at_once) return KEEL_OK; // the incident that held it has made room for others
         s = find_company(g, rule, f, record);
         if (!s) {
-            s = take_slot(g, info);
+            s = take_slot(g, run);
             keel_status status = new_incident(g, s);
             if (status) return status;
         }
@@ -199,15 +220,9 @@ static keel_status take(keel_group *g, const keel_run_info *info, uint32_t rule,
             copy_text(t->series, sizeof t->series, f->series);
         }
     }
-    update_trouble(t, f, record);
+    update_trouble(t, run, f, record);
     s->last_record = record;
-    if (f->evidence_count) {
-        s->own_evidence = 1;
-        keel_incident_extra *extra = &g->extras[s->incident];
-        extra->evidence_count = f->evidence_count;
-        for (uint32_t i = 0; i < f->evidence_count; i++)
-            copy_text(extra->evidence[i], sizeof extra->evidence[i], f->evidence[i]);
-    }
+    take_evidence(s, rule, f);
     touched[s - g->slots] = true;
     return KEEL_OK;
 }
@@ -254,14 +269,45 @@ static bool names_series(const char *list, const char *series) {
     return false;
 }
 
-static void fill_place(keel_incident *incident, const keel_run_info *info, const keel_trouble *lead) {
-    if (lead->site < 0 || !info || lead->site >= (int64_t)info->site_count) return;
-    const keel_site_info *site = &info->sites[lead->site];
-    snprintf(incident->site, sizeof incident->site, "%s:%s", site->name, keel_quantity_name(site->quantity));
+// The first bad place: of what began first, in the order of the data flow.
+static const keel_trouble *first_placed(const slot *s) {
+    const keel_trouble *best = NULL;
+    for (const keel_trouble *t = s->troubles; t < s->troubles + s->count; t++) {
+        if (!t->site[0]) continue;
+        bool earlier = !best || t->first_step < best->first_step;
+        if (earlier || (t->first_step == best->first_step && t->flow < best->flow)) best = t;
+    }
+    return best;
 }
 
-static void fill(const slot *s, const keel_run_info *info, keel_incident *incident, keel_incident_extra *extra) {
-    const keel_trouble *order[TROUBLES], *lead = leader(s);
+// Who it began with, by the rules in their order.
+static int32_t first_rank(const slot *s) {
+    const keel_trouble *best = NULL;
+    for (const keel_trouble *t = s->troubles; t < s->troubles + s->count; t++) {
+        if (t->rank < 0) continue;
+        bool earlier = !best || t->first_step < best->first_step;
+        if (earlier || (t->first_step == best->first_step && t->rule < best->rule)) best = t;
+    }
+    return best ? best->rank : -1;
+}
+
+static void add_line(keel_incident_extra *extra, const char *line) {
+    if (extra->evidence_count < KEEL_EVIDENCE_MAX)
+        copy_text(extra->evidence[extra->evidence_count++], KEEL_EVIDENCE_BYTES, line);
+}
+
+// What decides the cause, then what shows the trouble.
+static void fill_evidence(const slot *s, const keel_trouble *const *order, const keel_verdict *verdict,
+                          keel_incident_extra *extra) {
+    extra->evidence_count = 0;
+    for (uint32_t i = 0; i < verdict->lines; i++) add_line(extra, verdict->evidence[i]);
+    for (uint32_t i = 0; i < s->evidence_count; i++) add_line(extra, s->evidence[i]);
+    for (uint32_t i = 0; i < s->count && s->evidence_count == 0 && verdict->lines == 0; i++)
+        if (order[i]->clause[0]) add_line(extra, order[i]->clause);
+}
+
+static void fill(const slot *s, const keel_run_view *run, keel_incident *incident, keel_incident_extra *extra) {
+    const keel_trouble *order[TROUBLES], *lead = leader(s), *place = first_placed(s);
     for (uint32_t i = 0; i < s->count; i++) order[i] = &s->troubles[i];
     qsort(order, s->count, sizeof *order, by_beginning);
 
@@ -269,17 +315,15 @@ static void fill(const slot *s, const keel_run_info *info, keel_incident *incide
     memset(incident, 0, sizeof *incident);
     incident->id = old.id;
     incident->revision = old.revision;
-    memcpy(incident->site, old.site, sizeof incident->site); // ids of sites may change with the segment: named once
-    incident->rank = old.revision ? old.rank : -1;
     incident->severity = greatest_severity(s);
     incident->open = !over(s);
     copy_text(incident->rule, sizeof incident->rule, keel_rule_table[lead->rule]->rule);
+    if (place) copy_text(incident->site, sizeof incident->site, place->site);
+    incident->rank = first_rank(s);
     incident->first_step = order[0]->first_step;
     for (uint32_t i = 0; i < s->count; i++) {
         const keel_trouble *t = order[i];
         if (t->last_step > incident->last_step) incident->last_step = t->last_step;
-        if (!incident->site[0]) fill_place(incident, info, t);
-        if (incident->rank < 0) incident->rank = t->rank;
         if (names_series(incident->series, t->series)) continue;
         if (incident->series[0]) keel_text_append(incident->series, sizeof incident->series, ",");
         keel_text_append(incident->series, sizeof incident->series, "%s", t->series);
@@ -293,14 +337,13 @@ static void fill(const slot *s, const keel_run_info *info, keel_incident *incide
         if (order[i] == lead || !order[i]->clause[0]) continue;
         keel_text_append(incident->message, sizeof incident->message, "; %s", order[i]->clause);
     }
-    keel_cause(s->troubles, s->count, incident);
+    const keel_case c = {.run = run, .troubles = s->troubles, .count = s->count, .first_step = incident->first_step};
+    keel_verdict verdict;
+    keel_cause(&c, &verdict);
+    snprintf(incident->cause, sizeof incident->cause, "%s", verdict.cause);
+    incident->confidence = verdict.confidence;
     extra->skipped = lead->skipped;
-
-    if (s->own_evidence) return;
-    extra->evidence_count = 0;
-    for (uint32_t i = 0; i < s->count && extra->evidence_count < KEEL_EVIDENCE_MAX; i++)
-        if (order[i]->clause[0])
-            copy_text(extra->evidence[extra->evidence_count++], KEEL_EVIDENCE_BYTES, order[i]->clause);
+    fill_evidence(s, order, &verdict, extra);
 }
 
 static bool differs(const keel_incident *a, const keel_incident *b) {
@@ -310,10 +353,10 @@ static bool differs(const keel_incident *a, const keel_incident *b) {
 }
 
 // Writes the incident anew; a revision where it says something new.
-static void publish(keel_group *g, const keel_run_info *info, slot *s) {
+static void publish(keel_group *g, const keel_run_view *run, slot *s) {
     keel_incident *incident = &g->incidents[s->incident];
     keel_incident old = *incident;
-    fill(s, info, incident, &g->extras[s->incident]);
+    fill(s, run, incident, &g->extras[s->incident]);
     double distance = fabs(incident->value - incident->expected);
     bool grown = distance > 1.1 * s->published_distance && incident->peak_step != old.peak_step;
     if (old.revision && !grown && !differs(&old, incident)) return;
@@ -326,15 +369,15 @@ static void point_at_changed(keel_group *g) {
     for (uint32_t i = 0; i < g->changed_count; i++) g->changed[i] = &g->incidents[g->changed_index[i]];
 }
 
-keel_status keel_group_row(keel_group *g, const keel_run_info *info, const keel_findings *findings, uint64_t record) {
+keel_status keel_group_row(keel_group *g, const keel_run_view *run, const keel_findings *findings, uint64_t record) {
     g->changed_count = 0;
     if (findings->count == 0) return KEEL_OK;
     bool touched[SLOTS] = {false};
     keel_status status = KEEL_OK;
     for (uint32_t i = 0; !status && i < findings->count; i++)
-        status = take(g, info, findings->entries[i].rule, &findings->entries[i].finding, record, touched);
+        status = take(g, run, findings->entries[i].rule, &findings->entries[i].finding, record, touched);
     for (uint32_t i = 0; i < SLOTS; i++)
-        if (touched[i]) publish(g, info, &g->slots[i]);
+        if (touched[i]) publish(g, run, &g->slots[i]);
     point_at_changed(g);
     return status;
 }

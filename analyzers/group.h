@@ -8,6 +8,7 @@
 #define KEEL_ANALYZERS_GROUP_H
 
 #include "analyzers/detector.h"
+#include "analyzers/run_facts.h"
 #include "analyzers/state_bytes.h"
 
 // One trouble of an incident: all findings of a rule on a series in it.
@@ -18,13 +19,15 @@ typedef struct keel_trouble {
     uint32_t bursts;   // how many keys it has taken up
     uint32_t peak_key; // of the burst whose finding is the worst so far: what the peak is of
     keel_severity severity, peak_severity;
-    int32_t rank;
-    int64_t site;
+    int32_t rank; // of the latest finding that names one; -1: none does
+    int32_t flow; // place of its site in the order of the data flow; -1: it has none
     uint64_t first_step, peak_step, last_step;
     uint64_t first_record, last_record;
     uint64_t skipped; // as in the latest finding
     double value, expected, score;
     char series[KEEL_RULE_BYTES];
+    char site[KEEL_INCIDENT_SITE_BYTES]; // "NAME:QUANTITY" of the first finding's; "": a scalar. Ids change with
+                                         // segments
     char clause[KEEL_CLAUSE_BYTES];
 } keel_trouble;
 
@@ -55,8 +58,7 @@ typedef struct keel_group keel_group;
 keel_status keel_group_open(keel_group **group);
 void keel_group_close(keel_group *group);
 // Takes the findings of row RECORD.
-keel_status keel_group_row(keel_group *group, const keel_run_info *info, const keel_findings *findings,
-                           uint64_t record);
+keel_status keel_group_row(keel_group *group, const keel_run_view *run, const keel_findings *findings, uint64_t record);
 // New or changed since the row began: by severity, members, place, extent of the peak, or being over. Valid until the
 // next call.
 const keel_incident *const *keel_group_changed(const keel_group *group, size_t *count);

@@ -8,11 +8,34 @@
 #include "analyzers/group.h"
 
 const keel_detector *const keel_rule_table[] = {
-    &keel_detect_nonfinite,        &keel_detect_resume_discontinuity,
-    &keel_detect_data_order,       &keel_detect_loss_divergence,
-    &keel_detect_loss_spike,       &keel_detect_loss_scale_collapse,
-    &keel_detect_grad_norm_spike,  &keel_detect_lr_jump,
-    &keel_detect_clip_ineffective, &keel_detect_clip_constant,
+    &keel_detect_nonfinite,
+    &keel_detect_replica_divergence,
+    &keel_detect_rank_outlier,
+    &keel_detect_resume_discontinuity,
+    &keel_detect_data_order,
+    &keel_detect_loss_divergence,
+    &keel_detect_loss_spike,
+    &keel_detect_loss_scale_collapse,
+    &keel_detect_fp16_overflow,
+    &keel_detect_fp16_underflow,
+    &keel_detect_stale_second_moment,
+    &keel_detect_fake_float32,
+    &keel_detect_dead_unit,
+    &keel_detect_initialisation,
+    &keel_detect_attention_logit_growth,
+    &keel_detect_vanishing_gradient,
+    &keel_detect_router_collapse,
+    &keel_detect_drop_rate,
+    &keel_detect_update_ratio,
+    &keel_detect_grad_norm_spike,
+    &keel_detect_tensor_jump,
+    &keel_detect_tensor_trend,
+    &keel_detect_lr_jump,
+    &keel_detect_straggler,
+    &keel_detect_memory_growth,
+    &keel_detect_clip_ineffective,
+    &keel_detect_clip_constant,
+    &keel_detect_precision_policy,
     &keel_detect_plateau,
 };
 enum { RULES = sizeof keel_rule_table / sizeof *keel_rule_table, MAX_PARAMS = 16 };
@@ -24,7 +47,9 @@ struct keel_rules {
     unsigned char *head[RULES];
     unsigned char *parts[RULES]; // [site_count] of site_bytes
     const keel_run_info *info;   // borrowed; NULL before start
-    uint64_t *site_keys;         // [site_count]: what parts are kept under when the tables change
+    keel_site_index index;
+    keel_run_settings settings;
+    uint64_t *site_keys; // [site_count]: what parts are kept under when the tables change
     uint32_t site_count;
 };
 
@@ -102,6 +127,7 @@ void keel_rules_close(keel_rules *rules) {
         free(rules->parts[r]);
     }
     free(rules->site_keys);
+    keel_site_index_close(&rules->index);
     free(rules);
 }
 
@@ -157,6 +183,9 @@ keel_status keel_rules_start(keel_rules *rules, const keel_run_info *info) {
     if (!keys) return keel_fail(KEEL_ERR_MEMORY, "no memory for %u sites", info->site_count);
     for (uint32_t i = 0; i < info->site_count; i++) keys[i] = site_key(&info->sites[i]);
     if ((status = sort_keys(rules->site_keys, rules->site_count, &old))) goto end;
+    keel_site_index_close(&rules->index);
+    if ((status = keel_site_index_open(info, &rules->index))) goto end;
+    keel_run_settings_read(info, &rules->settings);
     for (uint32_t r = 0; r < RULES; r++) {
         const keel_detector *d = keel_rule_table[r];
         if (d->site_bytes) {
@@ -179,6 +208,14 @@ end:
     return status;
 }
 
+const keel_site_index *keel_rules_index(const keel_rules *rules) {
+    return &rules->index;
+}
+
+const keel_run_settings *keel_rules_settings(const keel_rules *rules) {
+    return &rules->settings;
+}
+
 void keel_rules_ops(bool ops[KEEL_OP_COUNT]) {
     for (int op = 0; op < KEEL_OP_COUNT; op++) {
         ops[op] = false;
@@ -192,6 +229,8 @@ void keel_rules_row(keel_rules *rules, const keel_row *row, uint64_t record, boo
         if (!rules->enabled[r]) continue;
         findings->rule = r;
         const keel_detector_input input = {.info = rules->info,
+                                           .index = &rules->index,
+                                           .settings = &rules->settings,
                                            .row = row,
                                            .params = rules->params[r],
                                            .record = record,

@@ -21,6 +21,9 @@ keel_status keel_rules_open(const keel_monitor_config *config, keel_rules **rule
 void keel_rules_close(keel_rules *rules);
 // Tables of the run, or of its next segment: what is known of a site is kept under its name and quantity.
 keel_status keel_rules_start(keel_rules *rules, const keel_run_info *info);
+// Of the tables given to start, and valid until its next call.
+const keel_site_index *keel_rules_index(const keel_rules *rules);
+const keel_run_settings *keel_rules_settings(const keel_rules *rules);
 // Sets OPS[op] for every op of a site that some rule reads, clears the others.
 void keel_rules_ops(bool ops[KEEL_OP_COUNT]);
 // FINDINGS is emptied first.

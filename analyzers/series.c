@@ -153,7 +153,7 @@ static void accept_level(keel_series *s) {
     s->outside = s->candidates = 0;
 }
 
-keel_joined keel_series_add(keel_series *s, const keel_series_params *p, double value, const keel_score *score) {
+keel_series_joined keel_series_add(keel_series *s, const keel_series_params *p, double value, const keel_score *score) {
     if (score->ready && fabs(score->z) >= p->outlier) {
         if (s->candidates == KEEL_SERIES_ACCEPT) {
             memmove(s->candidate, s->candidate + 1, (KEEL_SERIES_ACCEPT - 1) * sizeof *s->candidate);

@@ -73,11 +73,11 @@ typedef struct keel_score {
 
 #define KEEL_SCORE_LIMIT 1e6
 
-typedef enum keel_joined {
+typedef enum keel_series_joined {
     KEEL_JOINED,        // the value is part of the history
     KEEL_OUTSIDE,       // an outlier: it is not
     KEEL_LEVEL_CHANGED, // the values outside became the new level with this one
-} keel_joined;
+} keel_series_joined;
 
 void keel_series_init(keel_series *series);
 // Fetches what scoring and adding most often touch, for loops over many series: some iterations ahead.
@@ -89,8 +89,8 @@ static inline void keel_series_prefetch(const keel_series *series) {
 keel_score keel_series_score(const keel_series *series, const keel_series_params *params, double value);
 // SCORE: of this value, just taken. A level is accepted after KEEL_SERIES_ACCEPT records outside, less two for each one
 // inside.
-keel_joined keel_series_add(keel_series *series, const keel_series_params *params, double value,
-                            const keel_score *score);
+keel_series_joined keel_series_add(keel_series *series, const keel_series_params *params, double value,
+                                   const keel_score *score);
 
 // ---- the tail: how rare a score is by the series' own history ----
 

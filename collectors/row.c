@@ -197,7 +197,7 @@ void keel_row_buffer_fill(keel_row_buffer *buffer, const keel_frame *merged, uin
     for (uint32_t i = 0; i < merged->scalar_count; i++) {
         const bool set = values[i].owner != KEEL_RANK_NONE;
         if (set) keel_row_buffer_set_scalar(buffer, i, values[i].value);
-        if (values[i].merge != KEEL_SCALAR_MAX) continue;
+        if (!keel_scalar_names_rank(values[i].merge)) continue;
         if (set) keel_row_buffer_set_scalar(buffer, owner, values[i].owner);
         owner++;
     }

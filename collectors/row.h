@@ -24,8 +24,8 @@ typedef struct keel_run_info {
     uint32_t site_count;
     const keel_site_info *sites; // by id
     uint32_t scalar_count;
-    // "loss", "grad_norm", ...: live, the frame's scalars in their order, then NAME_rank for each that merges by max,
-    // in that order.
+    // "loss", "grad_norm", ...: live, the frame's scalars in their order, then NAME_rank for each that merges by max or
+    // min, in that order.
     const char *const *scalar_names;
     bool op_stored[KEEL_OP_COUNT]; // some site collects it: its dataset exists
     // [site_count], bit keel_op: what is kept of each site, the rest is not collected; NULL: all

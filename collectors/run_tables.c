@@ -44,7 +44,7 @@ static void name_scalars(keel_run_tables *tables, const keel_probe *probe) {
     uint32_t count = scalars;
     for (uint32_t i = 0; i < scalars; i++) {
         tables->scalar_names[i] = keel_probe_scalar_name(probe, i);
-        if (keel_probe_scalar_merge(probe, i) != KEEL_SCALAR_MAX) continue;
+        if (!keel_scalar_names_rank(keel_probe_scalar_merge(probe, i))) continue;
         char *owner = tables->owner_names + (size_t)(count - scalars) * NAME_BYTES;
         snprintf(owner, NAME_BYTES, "%s_rank", keel_probe_scalar_name(probe, i));
         tables->scalar_names[count++] = owner;

@@ -71,6 +71,9 @@ static void merge_scalar(keel_scalar_value *into, const keel_scalar_value *from)
     case KEEL_SCALAR_MAX:
         take = is_greater(from->value, into->value) || (is_same(from->value, into->value) && from_is_lower);
         break;
+    case KEEL_SCALAR_MIN:
+        take = is_greater(into->value, from->value) || (is_same(from->value, into->value) && from_is_lower);
+        break;
     case KEEL_SCALAR_SUM:
         into->value += from->value;
         if (from_is_lower) into->owner = from->owner;

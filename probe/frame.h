@@ -4,6 +4,7 @@
 #ifndef KEEL_PROBE_FRAME_H
 #define KEEL_PROBE_FRAME_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -39,7 +40,13 @@ typedef enum keel_scalar_merge {
     KEEL_SCALAR_FIRST, // the value of the lowest rank that set it (all agree, or only one knows)
     KEEL_SCALAR_MAX,   // the greatest and whose: stored as NAME and NAME_rank; NaN counts as greatest
     KEEL_SCALAR_SUM,
+    KEEL_SCALAR_MIN, // the least and whose, as for the greatest; NaN is never taken while there is a number
 } keel_scalar_merge;
+
+// True if the rank that a value is from is stored beside it, as NAME_rank.
+static inline bool keel_scalar_names_rank(uint32_t merge) {
+    return merge == KEEL_SCALAR_MAX || merge == KEEL_SCALAR_MIN;
+}
 
 typedef struct keel_scalar_value {
     double value;

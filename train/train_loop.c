@@ -116,6 +116,7 @@ static void end_step(keel_trainer *trainer, keel_step *end, outcome *out, double
     if (!out->skipped) set_scalar(trainer, KEEL_SCALAR_CLIP_FACTOR, out->clip_factor);
     set_scalar(trainer, KEEL_SCALAR_TOKENS_PER_SECOND, speed);
     set_scalar(trainer, KEEL_SCALAR_REDUCE_WAIT, out->waited);
+    set_scalar(trainer, KEEL_SCALAR_REDUCE_WAIT_LEAST, out->waited);
     const bool scaled = trainer->config->wrapper.scale_sense.type != KEEL_LOSS_SCALE_NONE;
     if (scaled) set_scalar(trainer, KEEL_SCALAR_LOSS_SCALE, out->loss_scale);
     keel_step_end(trainer->probe, end);

@@ -117,15 +117,17 @@ static keel_status add_scalars(keel_trainer *trainer) {
     static const struct {
         const char *name;
         keel_scalar_merge merge;
-    } scalars[KEEL_SCALAR_TRAINER_COUNT] = {[KEEL_SCALAR_LOSS] = {"loss", KEEL_SCALAR_FIRST},
-                                            [KEEL_SCALAR_LOSS_MAX] = {"loss_max", KEEL_SCALAR_MAX},
-                                            [KEEL_SCALAR_PERPLEXITY] = {"perplexity", KEEL_SCALAR_FIRST},
-                                            [KEEL_SCALAR_LR] = {"lr", KEEL_SCALAR_FIRST},
-                                            [KEEL_SCALAR_GRAD_NORM] = {"grad_norm", KEEL_SCALAR_FIRST},
-                                            [KEEL_SCALAR_CLIP_FACTOR] = {"clip_factor", KEEL_SCALAR_FIRST},
-                                            [KEEL_SCALAR_TOKENS_PER_SECOND] = {"tokens_per_second", KEEL_SCALAR_FIRST},
-                                            [KEEL_SCALAR_REDUCE_WAIT] = {"reduce_wait_seconds", KEEL_SCALAR_MAX},
-                                            [KEEL_SCALAR_LOSS_SCALE] = {"loss_scale", KEEL_SCALAR_FIRST}};
+    } scalars[KEEL_SCALAR_TRAINER_COUNT] = {
+        [KEEL_SCALAR_LOSS] = {"loss", KEEL_SCALAR_FIRST},
+        [KEEL_SCALAR_LOSS_MAX] = {"loss_max", KEEL_SCALAR_MAX},
+        [KEEL_SCALAR_PERPLEXITY] = {"perplexity", KEEL_SCALAR_FIRST},
+        [KEEL_SCALAR_LR] = {"lr", KEEL_SCALAR_FIRST},
+        [KEEL_SCALAR_GRAD_NORM] = {"grad_norm", KEEL_SCALAR_FIRST},
+        [KEEL_SCALAR_CLIP_FACTOR] = {"clip_factor", KEEL_SCALAR_FIRST},
+        [KEEL_SCALAR_TOKENS_PER_SECOND] = {"tokens_per_second", KEEL_SCALAR_FIRST},
+        [KEEL_SCALAR_REDUCE_WAIT] = {"reduce_wait_seconds", KEEL_SCALAR_MAX},
+        [KEEL_SCALAR_REDUCE_WAIT_LEAST] = {"reduce_wait_least_seconds", KEEL_SCALAR_MIN},
+        [KEEL_SCALAR_LOSS_SCALE] = {"loss_scale", KEEL_SCALAR_FIRST}};
     const bool scaled = trainer->config->wrapper.scale_sense.type != KEEL_LOSS_SCALE_NONE;
     const size_t count = scaled ? KEEL_SCALAR_TRAINER_COUNT : KEEL_SCALAR_LOSS_SCALE;
     keel_status status = KEEL_OK;

@@ -33,7 +33,8 @@ typedef enum keel_trainer_scalar {
     KEEL_SCALAR_CLIP_FACTOR,
     KEEL_SCALAR_TOKENS_PER_SECOND,
     KEEL_SCALAR_REDUCE_WAIT,
-    KEEL_SCALAR_LOSS_SCALE, // the last: it is there only where one is configured
+    KEEL_SCALAR_REDUCE_WAIT_LEAST, // the same, merged by min: who waits least is waited for
+    KEEL_SCALAR_LOSS_SCALE,        // the last: it is there only where one is configured
     KEEL_SCALAR_TRAINER_COUNT
 } keel_trainer_scalar;
 

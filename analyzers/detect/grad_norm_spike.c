@@ -69,7 +69,7 @@ static void update(void *memory, const keel_detector_input *in, keel_findings *f
                                           .alarm = score.ready && score.z >= in->params[P_Z] &&
                                                    x - score.expected >= log(in->params[P_RATIO])};
     if (keel_excursion_add(&s->excursion, &record)) report(s, findings);
-    keel_joined joined = keel_series_add(&s->series, &sp, x, &score);
+    keel_series_joined joined = keel_series_add(&s->series, &sp, x, &score);
     if (joined == KEEL_JOINED)
         s->outside_since = 0;
     else if (s->outside_since == 0)

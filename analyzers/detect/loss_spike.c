@@ -123,7 +123,7 @@ static void update(void *memory, const keel_detector_input *in, keel_findings *f
     s->last[s->records++ % JUMP_RECORDS] = value;
     if (score.ready) keel_tail_add(&s->tail, score.z);
     if (in->row->step.flags & KEEL_STEP_SKIPPED) return;
-    keel_joined joined = keel_series_add(&s->series, &sp, value, &score);
+    keel_series_joined joined = keel_series_add(&s->series, &sp, value, &score);
     if (joined == KEEL_JOINED)
         s->outside_since = 0;
     else if (s->outside_since == 0)

@@ -70,7 +70,7 @@ static void a_limited_window_holds_the_latest(void **unused) {
 
 static const keel_series_params loss_like = {.floor_relative = 0.002, .outlier = 6, .early_share = 1};
 
-static keel_joined feed(keel_series *series, double value, keel_score *score) {
+static keel_series_joined feed(keel_series *series, double value, keel_score *score) {
     *score = keel_series_score(series, &loss_like, value);
     return keel_series_add(series, &loss_like, value, score);
 }

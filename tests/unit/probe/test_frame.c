@@ -117,8 +117,27 @@ static void test_merge(void **state) {
     free(a), free(b), free(c), free(left), free(right);
 }
 
+static void test_the_least_wins_and_is_named(void **state) {
+    (void)state;
+    keel_frame *into = new_frame(), *from = new_frame();
+    keel_frame_scalars(into)[1].merge = keel_frame_scalars(from)[1].merge = KEEL_SCALAR_MIN;
+    set(into, 1, 5, 0);
+    set(from, 1, 3, 2);
+    keel_frame_merge(into, from);
+    assert_scalar(into, 1, 3, 2);
+    set(from, 1, 3, 1); // of equals the lowest rank
+    keel_frame_merge(into, from);
+    assert_scalar(into, 1, 3, 1);
+    set(from, 1, NAN, 4);
+    keel_frame_merge(into, from);
+    assert_scalar(into, 1, 3, 1);
+    free(into);
+    free(from);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_least_wins_and_is_named),
         cmocka_unit_test(test_layout),
         cmocka_unit_test(test_clear_keeps_kinds),
         cmocka_unit_test(test_merge),

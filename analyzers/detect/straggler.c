@@ -1,0 +1,142 @@
+// One rank that the others wait for.
+//
+// Times of a step are equal on all ranks of a synchronous run and tell nothing: the rank that waits least at
+// collectives is the one that is waited for (reduce_wait_least_seconds, by local monotonic clocks). Told where one rank
+// waits least in 14 of the last 16 records, and what the longest waiter waits longer is a given share of the step at
+// the median, and twice as much as it used to be where there is a past of 64 records: on a machine that is shared some
+// rank is always the slower one by a little.
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "analyzers/detect/detectors.h"
+#include "analyzers/excursion.h"
+#include "analyzers/track.h"
+
+enum { P_SHARE, P_TIMES, P_RECORDS, PARAMS };
+static const keel_param_info params[PARAMS] = {
+    [P_SHARE] = {"share", 0.2, 0.01, 1, "of a step that others wait longer, in three quarters of 40 records"},
+    [P_TIMES] = {"times", 2, 1, 1e3, "and least factor over what it used to be"},
+    [P_RECORDS] = {"records", 38, 21, 40, "of 40 records in which one rank waits least"},
+};
+
+enum { RECENT = 40 };
+
+typedef struct state {
+    int32_t most, least, least_rank;
+    uint32_t count; // of the ring, saturating
+    uint32_t at;
+    uint32_t since; // records in a row in which RANK was slow
+    int64_t rank;   // that is slow
+    uint64_t first_step;
+    keel_track usual; // share of the step
+    float shares[RECENT];
+    int32_t ranks[RECENT];
+    uint64_t steps[RECENT];
+    keel_excursion excursion;
+} state;
+
+static void start(void *memory, const keel_run_info *info) {
+    state *s = memory;
+    s->most = keel_run_scalar(info, "reduce_wait_seconds");
+    s->least = keel_run_scalar(info, "reduce_wait_least_seconds");
+    s->least_rank = keel_run_scalar(info, "reduce_wait_least_seconds_rank");
+}
+
+static int ascending(const void *a, const void *b) {
+    float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+static void sort(const state *s, float sorted[RECENT]) {
+    memcpy(sorted, s->shares, RECENT * sizeof *sorted);
+    qsort(sorted, RECENT, sizeof *sorted, ascending);
+}
+
+// The rank that waits least in most of the last records, in how many, and since when.
+static int32_t slowest(const state *s, uint32_t *records, uint64_t *first_step) {
+    int32_t best = -1;
+    *records = 0;
+    for (uint32_t i = 0; i < RECENT; i++) {
+        uint32_t n = 0;
+        uint64_t first = UINT64_MAX;
+        for (uint32_t k = 0; k < RECENT; k++) {
+            if (s->ranks[k] != s->ranks[i]) continue;
+            n++;
+            if (s->steps[k] < first) first = s->steps[k];
+        }
+        if (n <= *records) continue;
+        *records = n;
+        *first_step = first;
+        best = s->ranks[i];
+    }
+    return best;
+}
+
+static void report(const state *s, keel_findings *findings) {
+    const keel_excursion *e = &s->excursion;
+    char clause[KEEL_CLAUSE_BYTES];
+    snprintf(clause, sizeof clause,
+             "the others wait for rank %" PRId64 ": %.0f %% of a step since step %" PRIu64 " (%.0f %% before)", s->rank,
+             100 * e->value, s->first_step, 100 * e->expected);
+    keel_finding f = keel_excursion_finding(e);
+    f.series = "reduce_wait_seconds";
+    f.severity = KEEL_WARNING;
+    f.rank = s->rank;
+    f.first_step = s->first_step;
+    f.clause = clause;
+    keel_findings_add(findings, &f);
+}
+
+static void update(void *memory, const keel_detector_input *in, keel_findings *findings) {
+    state *s = memory;
+    double most, least, rank;
+    if (!keel_row_scalar(in->row, s->most, &most) || !keel_row_scalar(in->row, s->least, &least) ||
+        !keel_row_scalar(in->row, s->least_rank, &rank))
+        return;
+    if (in->info->world_size < 2 || (in->row->step.flags & KEEL_STEP_DROPPED) || !(in->row->step.seconds > 0)) return;
+    float share = (float)((most - least) / in->row->step.seconds);
+    if (s->count == RECENT && !s->excursion.active) { // what is slow now is not what is usual
+        const keel_track_score score = keel_track_look(&s->usual, s->shares[s->at], 0.02f);
+        keel_track_add(&s->usual, s->shares[s->at], &score);
+    }
+    s->shares[s->at] = share;
+    s->ranks[s->at] = (int32_t)rank;
+    s->steps[s->at] = in->row->step.step;
+    s->at = (s->at + 1) % RECENT;
+    if (s->count < RECENT) s->count++;
+    uint32_t records = 0;
+    uint64_t since = 0;
+    bool slow = false;
+    double usual = s->usual.joined >= KEEL_TRACK_WARMUP ? (double)s->usual.centre : 0, now = 0;
+    int32_t who = -1;
+    if (s->count == RECENT) {
+        float sorted[RECENT];
+        sort(s, sorted);
+        now = (double)sorted[RECENT / 2];
+        who = slowest(s, &records, &since);
+        slow = records >= in->params[P_RECORDS] && (double)sorted[RECENT / 4] >= in->params[P_SHARE] &&
+               now >= in->params[P_TIMES] * usual;
+    }
+    if (slow && !s->excursion.active) {
+        s->rank = who;
+        s->first_step = since;
+    }
+    const keel_excursion_record record = {
+        .step = in->row->step.step, .value = now, .expected = usual, .score = now, .outside = slow, .alarm = slow};
+    if (keel_excursion_add(&s->excursion, &record)) report(s, findings);
+}
+
+const keel_detector keel_detect_straggler = {
+    .rule = "straggler",
+    .doc = "one rank that the others wait for",
+    .params = params,
+    .param_count = PARAMS,
+    .link = KEEL_LINK_ALONE,
+    .reach = 0,
+    .state_bytes = sizeof(state),
+    .start = start,
+    .update = update,
+};

@@ -1,0 +1,130 @@
+// The size of a tensor jumps: its norm (where that is not kept, rms or std) or its greatest magnitude, at any site.
+//
+// Judged on the logarithm by a track of each (analyzers/track.h): z >= 12 with sigma at least 0.05, and four times the
+// expected size. An update is judged by its share of the learning rate, so that a schedule is no jump. One record at
+// one or two sites is a note: single outliers are common among thousands of heavy-tailed series. Two of three records
+// at one site, or three sites at once, are a warning. The first 64 records of a series only teach.
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "analyzers/detect/detectors.h"
+#include "analyzers/site_trouble.h"
+#include "analyzers/track.h"
+
+enum { P_Z, P_RATIO, P_FLOOR, P_SITES, PARAMS };
+static const keel_param_info params[PARAMS] = {
+    [P_Z] = {"z", 12, 3, 1e4, "robust sigmas above the expected logarithm"},
+    [P_RATIO] = {"ratio", 4, 1, 1e6, "least size over the expected size"},
+    [P_FLOOR] = {"floor", 0.05, 0.001, 10, "sigma of the logarithm is at least this"},
+    [P_SITES] = {"sites", 3, 1, 1e6, "sites at once that are a warning in their first record"},
+};
+
+enum { NORM, GREATEST, MEASURES };
+static const char *const measure_names[MEASURES] = {"norm", "max"};
+
+typedef struct part {
+    keel_track tracks[MEASURES];
+} part;
+
+typedef struct state {
+    int32_t lr;
+    uint32_t reserved;
+    keel_site_trouble trouble;
+} state;
+
+static void start(void *memory, const keel_run_info *info) {
+    state *s = memory;
+    s->lr = keel_run_scalar(info, "lr");
+}
+
+// What a row offers.
+typedef struct columns {
+    const double *norm, *rms, *std, *max, *min;
+} columns;
+
+// 0 where there is none, of a tensor of zeros, and of one that is not finite.
+static double norm_of(const columns *c, uint32_t site) {
+    double value = c->norm ? c->norm[site] : 0;
+    if (!(value > 0) && c->rms) value = c->rms[site];
+    if (!(value > 0) && c->std) value = c->std[site];
+    return value > 0 ? value : 0;
+}
+
+static double greatest_of(const columns *c, uint32_t site) {
+    double high = c->max ? fabs(c->max[site]) : 0, low = c->min ? fabs(c->min[site]) : 0;
+    double value = low > high ? low : high; // a NaN loses either comparison
+    return value > 0 ? value : 0;
+}
+
+typedef struct judgement {
+    keel_odd_sites odd;
+    bool judged;    // some series had a value
+    bool lasts;     // a site is odd in two of three records
+    uint32_t fresh; // odd sites that do not remember earlier records
+} judgement;
+
+static const uint32_t remembering =
+    1u << KEEL_EXP_AVG | 1u << KEEL_EXP_AVG_SQ | 1u << KEEL_ADAM_DIRECTION | 1u << KEEL_UPDATE;
+
+static void judge(const keel_detector_input *in, uint32_t site, int measure, keel_track *t, double value, double unit,
+                  judgement *j) {
+    float x = logf((float)(value * unit));
+    if (!isfinite(x)) return;
+    j->judged = true;
+    const keel_track_score score = keel_track_look(t, x, (float)in->params[P_FLOOR]);
+    bool odd = score.ready && (double)score.z >= in->params[P_Z] && (double)score.distance >= log(in->params[P_RATIO]);
+    if (odd) {
+        keel_odd_sites_add(&j->odd, in->index,
+                           &(keel_odd_site){.site = site,
+                                            .op = measure_names[measure],
+                                            .value = value,
+                                            .expected = value * exp(-(double)score.distance),
+                                            .score = (double)score.z});
+        bool remembers = remembering >> in->info->sites[site].quantity & 1;
+        j->lasts |= !remembers && (t->recent & 3) != 0;
+        j->fresh += !remembers;
+    }
+    t->recent = (uint8_t)(t->recent << 1 | odd);
+    keel_track_add(t, x, &score);
+}
+
+static void update(void *memory, const keel_detector_input *in, keel_findings *findings) {
+    state *s = memory;
+    const keel_row *row = in->row;
+    if (row->step.flags & (KEEL_STEP_SKIPPED | KEEL_STEP_DROPPED)) return;
+    const columns c = {row->f64[KEEL_OP_norm], row->f64[KEEL_OP_rms], row->f64[KEEL_OP_std], row->f64[KEEL_OP_max],
+                       row->f64[KEEL_OP_min]};
+    part *parts = in->sites;
+    double lr = 0;
+    bool has_lr = keel_row_scalar(row, s->lr, &lr) && lr > 0;
+    judgement j = {.odd = {.count = 0}};
+    for (int q = 0; q < KEEL_QUANTITY_COUNT; q++) {
+        double unit = q == KEEL_UPDATE && has_lr ? 1 / lr : 1;
+        for (uint32_t i = 0; i < in->index->count[q]; i++) {
+            uint32_t site = in->index->sites[q][i];
+            double norm = norm_of(&c, site), greatest = greatest_of(&c, site);
+            if (norm > 0) judge(in, site, NORM, &parts[site].tracks[NORM], norm, unit, &j);
+            if (greatest > 0) judge(in, site, GREATEST, &parts[site].tracks[GREATEST], greatest, unit, &j);
+        }
+    }
+    if (!j.judged) return;
+    bool many = j.fresh >= in->params[P_SITES];
+    if (!keel_site_trouble_row(&s->trouble, in, &j.odd, j.lasts || many ? KEEL_WARNING : KEEL_INFO, "rose to")) return;
+    const keel_finding f = keel_site_trouble_finding(&s->trouble);
+    keel_findings_add(findings, &f);
+}
+
+const keel_detector keel_detect_tensor_jump = {
+    .rule = "tensor_jump",
+    .doc = "the size of a tensor jumps",
+    .params = params,
+    .param_count = PARAMS,
+    .link = KEEL_LINK_EVENT,
+    .reach = 8,
+    .ops = 1u << KEEL_OP_norm | 1u << KEEL_OP_rms | 1u << KEEL_OP_std | 1u << KEEL_OP_max | 1u << KEEL_OP_min,
+    .state_bytes = sizeof(state),
+    .site_bytes = sizeof(part),
+    .start = start,
+    .update = update,
+};
