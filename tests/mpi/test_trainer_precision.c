@@ -158,7 +158,7 @@ static void test_float16_needs_a_scale(const char *folder) {
     config.optimizer.groups = groups;
     config.optimizer.group_count = 2;
     watcher full, without, with;
-    double sizes[3];
+    double sizes[3] = {0};
     CHECK(train_watched(&config, &first, &full, "layers.0.mlp.gate_up.weight", &sizes[0]) == KEEL_OK);
     config.model.compute_dtype = KEEL_FLOAT16;
     CHECK(train_watched(&config, &second, &without, "layers.0.mlp.gate_up.weight", &sizes[1]) == KEEL_OK);
