@@ -14,6 +14,7 @@ static const char *const quantity_names[KEEL_QUANTITY_COUNT] = {
     [KEEL_ADAM_DIRECTION] = "adam_direction",
     [KEEL_COLLECTIVE_IN] = "collective_in",
     [KEEL_COLLECTIVE_OUT] = "collective_out",
+    [KEEL_ADAM_RMS] = "adam_rms",
 };
 
 static const char *const layout_names[KEEL_LAYOUT_COUNT] = {

@@ -20,6 +20,7 @@ typedef enum keel_quantity {
     KEEL_ADAM_DIRECTION,  // m_hat / (sqrt(v_hat) + eps)
     KEEL_COLLECTIVE_IN,
     KEEL_COLLECTIVE_OUT,
+    KEEL_ADAM_RMS, // sqrt(mean(g^2 / max(v_hat, eps^2))) of a parameter, one number; g after clipping, v_hat with it
     KEEL_QUANTITY_COUNT
 } keel_quantity;
 

@@ -34,6 +34,8 @@ static const keel_quantity_info quantities[KEEL_QUANTITY_COUNT] = {
                             .half = true},
     [KEEL_COLLECTIVE_OUT] = {"collective", "what a rank gets from a collective", ANY_LAYOUT, ANY_PHASE,
                              .per_micro = true, .half = true},
+    [KEEL_ADAM_RMS] = {"optimizer", "sqrt(mean(g^2 / max(v_hat, eps^2))) of a parameter", STATE_LAYOUTS,
+                       PHASE(OPTIMIZER), .half = false},
 };
 
 static const uint64_t precision_ops = OP(not_bf16) | OP(not_fp16) | OP(not_tf32);

@@ -184,8 +184,21 @@ static head_data head_of(const keel_context *context, const keel_attention_layer
     };
 }
 
+// The greatest magnitude of what the rows of a tile of products see.
+static float greatest_product(const float *p, const tile *t) {
+    float greatest = 0;
+    for (size_t r = 0; r < t->queries; r++) {
+        const float *row = p + r * KEYS;
+        const size_t seen = visible(t, r);
+#pragma omp simd reduction(max : greatest)
+        for (size_t j = 0; j < seen; j++) greatest = fmaxf(greatest, fabsf(row[j]));
+    }
+    return greatest;
+}
+
+// GREATEST: the logit of greatest magnitude so far, or NULL where nobody asks for it.
 static void forward_head(const keel_context *context, const sizes *s, const scratch *w, const head_data *h,
-                         const keel_attention_layer *layer, int thread) {
+                         const keel_attention_layer *layer, int thread, float *greatest) {
     size_t e = context->qkv_size, c = context->hidden, d = s->d, dp = s->dp;
     const keel_formats *formats = &context->formats;
     const float scale = 1.0f / sqrtf((float)d);
@@ -200,6 +213,7 @@ static void forward_head(const keel_context *context, const sizes *s, const scra
         keel_tile_copy(t.queries, d, h->q + i0 * e, e, w->q, dp);
         for (; next_tile(&t); t.j0 += KEYS) {
             keel_tile_mul(t.queries, t.width, d, w->q, dp, w->keys_t + t.j0 * d, KEYS, false, w->p, KEYS);
+            if (greatest) *greatest = fmaxf(*greatest, scale * greatest_product(w->p, &t));
             for (size_t r = 0; r < t.queries; r++)
                 softmax_row(formats, w->p + r * KEYS, visible(&t, r), t.width, scale, &row[r], w->out + r * dp, dp);
             keel_tile_mul(t.queries, dp, t.keys, w->p, KEYS, w->values + t.j0 * dp, dp, true, w->out, dp);
@@ -221,8 +235,11 @@ void keel_attention_forward(const keel_context *context, const keel_attention *a
                             const keel_attention_layer *layer) {
     prepare_qkv(context, attention, layer);
     const sizes s = sizes_of(context);
+    // Flags alone are those of the core.
+    const bool asked = layer->logit_tap->site->active & KEEL_FIELDS_BASE;
+    float greatest = 0;
     keel_tap_begin(layer->core_tap);
-#pragma omp parallel num_threads(context->threads)
+#pragma omp parallel num_threads(context->threads) reduction(max : greatest)
     {
         int thread = omp_get_thread_num();
         scratch w;
@@ -230,9 +247,10 @@ void keel_attention_forward(const keel_context *context, const keel_attention *a
 #pragma omp for schedule(static)
         for (size_t item = 0; item < context->batch * context->heads; item++) {
             const head_data h = head_of(context, layer, item);
-            forward_head(context, &s, &w, &h, layer, thread);
+            forward_head(context, &s, &w, &h, layer, thread, asked ? &greatest : NULL);
         }
     }
+    if (asked) keel_tap_at(layer->logit_tap, &greatest, 1);
     keel_tap_end(layer->core_tap);
     keel_lap(context, KEEL_PART_ATTENTION);
 }

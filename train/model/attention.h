@@ -30,6 +30,7 @@ typedef struct keel_attention_layer {
     keel_attention_state state;
     keel_tap *qkv_tap, *qkv_grad_tap;
     keel_tap *core_tap, *core_grad_tap;
+    keel_tap *logit_tap; // one number: the greatest |q.k / sqrt(d)|
 } keel_attention_layer;
 
 void keel_attention_plan(const keel_context *context, keel_arena *arena, keel_attention *attention);

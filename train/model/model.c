@@ -87,6 +87,7 @@ static void connect(keel_model *m) {
         layer->attention.qkv_tap = taps[KEEL_PLACE_QKV].value;
         layer->attention.qkv_grad_tap = taps[KEEL_PLACE_QKV].grad;
         layer->attention.core_tap = taps[KEEL_PLACE_CORE].value;
+        layer->attention.logit_tap = m->places.logits[l];
         layer->attention.core_grad_tap = taps[KEEL_PLACE_CORE].grad;
         layer->mlp.up = &layer->params->up;
         layer->mlp.up_tap = taps[KEEL_PLACE_UP].value;

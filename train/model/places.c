@@ -75,14 +75,38 @@ static keel_status add_inner(const keel_context *context, keel_taps *taps, size_
     return add(context, taps, &info, width_of(context, place), order, out);
 }
 
+// Between the product that gives queries and keys and what becomes of them: ORDER is that of the core, which is
+// registered later.
+static keel_status add_logit(keel_taps *taps, size_t layer, size_t order, keel_tap **out) {
+    keel_site_info info = {.quantity = KEEL_ACTIVATION,
+                           .dtype = KEEL_F32,
+                           .layout = KEEL_LAYOUT_SAMPLE,
+                           .phase = KEEL_PHASE_FORWARD,
+                           .order = (uint32_t)order,
+                           .layer = (int32_t)layer,
+                           .ndim = 1,
+                           .shape = {1},
+                           .numel = 1,
+                           .replica_count = 1};
+    snprintf(info.name, sizeof info.name, "layers.%zu.attention.max_logit", layer);
+    snprintf(info.module, sizeof info.module, "attention");
+    return keel_taps_add(taps, &info, out);
+}
+
 keel_status keel_places_open(const keel_context *context, keel_taps *taps, keel_places *places) {
-    keel_places p = {.layers = calloc(context->layers, sizeof *p.layers)};
-    if (!p.layers) return keel_fail(KEEL_ERR_MEMORY, "no memory for the taps of %zu layers", context->layers);
+    keel_places p = {.layers = calloc(context->layers, sizeof *p.layers),
+                     .logits = calloc(context->layers, sizeof(keel_tap *))};
+    if (!p.layers || !p.logits) {
+        keel_places_close(&p);
+        return keel_fail(KEEL_ERR_MEMORY, "no memory for the taps of %zu layers", context->layers);
+    }
     size_t c = context->hidden, order = 0;
     keel_status status = add_outer(context, taps, "embedding", "embedding", c, order++, &p.embedding);
     for (size_t l = 0; l < context->layers; l++)
-        for (keel_place place = 0; place < KEEL_PLACE_COUNT && status == KEEL_OK; place++)
-            status = add_inner(context, taps, l, place, order++, &p.layers[l][place]);
+        for (keel_place place = 0; place < KEEL_PLACE_COUNT && status == KEEL_OK; place++) {
+            if (place == KEEL_PLACE_CORE) status = add_logit(taps, l, order, &p.logits[l]);
+            if (status == KEEL_OK) status = add_inner(context, taps, l, place, order++, &p.layers[l][place]);
+        }
     if (status == KEEL_OK) status = add_outer(context, taps, "final_norm", "norm", c, order++, &p.final_norm);
     if (status == KEEL_OK) status = add_outer(context, taps, "head", "head", context->vocab, order++, &p.head);
     if (status != KEEL_OK) {
@@ -95,5 +119,6 @@ keel_status keel_places_open(const keel_context *context, keel_taps *taps, keel_
 
 void keel_places_close(keel_places *places) {
     free(places->layers);
+    free(places->logits);
     *places = (keel_places){0};
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "train/optim/adam_rms.h"
 #include "train/optim/groups.h"
 #include "train/optim/optimizer.h"
 #include "train/tensor/arena.h"
@@ -23,6 +24,7 @@ static const keel_quantity quantities[STEP_TAPS] = {
 typedef struct param_taps {
     keel_tap *grad;
     keel_tap *step[STEP_TAPS];
+    keel_tap *rms;
 } param_taps;
 
 typedef struct block {
@@ -81,6 +83,11 @@ static keel_status add_taps(keel_optimizer *o, keel_taps *taps, uint32_t dp_rank
             info.order = (uint32_t)i * STEP_TAPS + q;
             status = keel_taps_add(taps, &info, &o->taps[i].step[q]);
         }
+        if (status != KEEL_OK) return status;
+        info.quantity = KEEL_ADAM_RMS;
+        info.ndim = 1;
+        info.shape[0] = info.numel = 1;
+        status = keel_taps_add(taps, &info, &o->taps[i].rms);
         if (status != KEEL_OK) return status;
     }
     return KEEL_OK;
@@ -391,6 +398,31 @@ static void update_share(keel_optimizer *o, const float *grad, const keel_update
     }
 }
 
+static bool asked_for(const keel_tap *tap) {
+    return tap->site->active & KEEL_FIELDS_BASE;
+}
+
+static void observe_rms(keel_optimizer *o, const float *grad, const keel_update *update) {
+    bool any = false;
+    for (size_t i = 0; i < o->param_count; i++) any |= asked_for(o->taps[i].rms);
+    if (!any) return;
+#pragma omp parallel for schedule(static) num_threads(o->threads)
+    for (size_t k = 0; k < o->block_count; k++) {
+        const block *b = &o->blocks[k];
+        if (!asked_for(o->taps[b->param].rms)) continue;
+        const coefficients c = coefficients_of(o, b->param, update);
+        const keel_adam_rms rms = {.clip = c.clip, .unbias = c.unbias2, .eps = c.eps};
+        o->block_sums[k] = keel_adam_rms_sum(grad + b->offset, o->states[1].data + b->offset, b->n, &rms);
+    }
+    for (size_t k = 0; k < o->block_count;) {
+        const uint32_t param = o->blocks[k].param;
+        double sum = 0;
+        for (; k < o->block_count && o->blocks[k].param == param; k++) sum += o->block_sums[k];
+        float value = (float)sqrt(sum / (double)o->params[param].numel);
+        if (asked_for(o->taps[param].rms)) keel_tap_at(o->taps[param].rms, &value, 1);
+    }
+}
+
 static void disarm(keel_optimizer *o) {
     for (size_t i = 0; i < o->param_count; i++)
         for (size_t q = 0; q < STEP_TAPS; q++) o->taps[i].step[q]->armed = false;
@@ -406,6 +438,7 @@ void keel_optimizer_step(keel_optimizer *optimizer, const float *grad, const kee
 #pragma omp parallel for schedule(static, 1) num_threads(o->threads)
     for (int thread = 0; thread < o->threads; thread++) update_share(o, grad, update, thread);
     end_waiting(o, STEP_TAPS);
+    observe_rms(o, grad, update);
     disarm(o);
 }
 

@@ -183,6 +183,10 @@ static void check_observed(int threads) {
         assert_record(&r, params[p].name, KEEL_EXP_AVG, states[0].data + at, params[p].numel);
         assert_record(&r, params[p].name, KEEL_EXP_AVG_SQ, states[1].data + at, params[p].numel);
         assert_record(&r, params[p].name, KEEL_UPDATE, change + at, params[p].numel);
+        // The first second moment is the gradient's square, so that all elements but those below eps count as 1.
+        const keel_stats *rms = rig_stats(&r, params[p].name, KEEL_ADAM_RMS);
+        assert_int_equal(rms->n, 1);
+        assert_true(fabs(rms->max - 1) < 1e-3);
         // The first direction is the gradient's sign, but for eps.
         const keel_stats *direction = rig_stats(&r, params[p].name, KEEL_ADAM_DIRECTION);
         assert_int_equal(direction->n, params[p].numel);
@@ -195,6 +199,32 @@ static void check_observed(int threads) {
 static void test_observed(void **state) {
     (void)state;
     for (int threads = 1; threads <= 4; threads++) check_observed(threads);
+    omp_set_num_threads(omp_get_num_procs());
+}
+
+// After many steps with a gradient of size 1, one of size 5: RMS_t = 5 / sqrt(v_hat), the same for any threads.
+static void test_rms(void **state) {
+    (void)state;
+    for (int threads = 1; threads <= 4; threads++) {
+        rig r;
+        omp_set_num_threads(threads);
+        assert_int_equal(rig_open(&model, 1, &simple, NULL, 0, true, &r), KEEL_OK);
+        double v = 0;
+        for (uint64_t t = 1; t <= 21; t++) {
+            const float g = t < 21 ? 1 : 5;
+            for (size_t i = 0; i < r.numel; i++) r.grad[i] = i % 2 ? g : -g;
+            v = simple.beta2 * v + (1 - simple.beta2) * 0.25 * (double)g * (double)g;
+            keel_step_begin(r.probe, t);
+            keel_optimizer_grad_norm(r.optimizer, r.grad);
+            keel_optimizer_step(r.optimizer, r.grad, &(keel_update){.lr = 1e-3, .clip_factor = 0.5, .update = t});
+            keel_step_end(r.probe, &(keel_step){.step = t});
+            const double expected = 0.5 * (double)g / sqrt(v / (1 - pow(simple.beta2, (double)t)));
+            const keel_stats *rms = rig_stats(&r, "embedding.weight", KEEL_ADAM_RMS);
+            if (fabs(rms->max - expected) > 1e-5 * expected)
+                fail_msg("step %d: %g, not %g", (int)t, rms->max, expected);
+        }
+        rig_close(&r);
+    }
     omp_set_num_threads(omp_get_num_procs());
 }
 
@@ -243,6 +273,7 @@ int main(void) {
         cmocka_unit_test(test_bad_groups),
         cmocka_unit_test(test_norm_is_the_same_for_any_threads),
         cmocka_unit_test(test_observed),
+        cmocka_unit_test(test_rms),
         cmocka_unit_test(test_skip),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "tests/unit/train_math/watcher.h"
+#include "train/model/model_state.h"
 
 static const keel_model_config gpt2 = {
     .model_type = KEEL_MODEL_GPT2,
@@ -66,10 +67,11 @@ static void check_whole(const keel_model_config *config, size_t sites) {
     for (uint32_t i = 0; i < keel_probe_site_count(r.probe); i++) {
         const keel_site_info *info = keel_probe_site_info(r.probe, i);
         const keel_stats *seen = keel_frame_stats(r.watcher.frame) + i;
-        if (seen->n != info->numel || keel_stats_nonfinite(seen) || !(seen->max > seen->min))
+        const bool one = info->numel == 1; // a number of its own: a greatest logit, an RMS
+        if (seen->n != info->numel || keel_stats_nonfinite(seen) || (!one && !(seen->max > seen->min)))
             fail_msg("%s %s: saw %llu of %llu, %g to %g", info->name, keel_quantity_name(info->quantity),
                      (unsigned long long)seen->n, (unsigned long long)info->numel, seen->min, seen->max);
-        if (info->quantity != KEEL_ACTIVATION && info->quantity != KEEL_ACTIVATION_GRAD) continue;
+        if (one || (info->quantity != KEEL_ACTIVATION && info->quantity != KEEL_ACTIVATION_GRAD)) continue;
         activations++;
         assert_int_equal(info->layout, KEEL_LAYOUT_SAMPLE);
         assert_int_equal(info->phase, info->quantity == KEEL_ACTIVATION ? KEEL_PHASE_FORWARD : KEEL_PHASE_BACKWARD);
@@ -91,6 +93,45 @@ static void test_whole(void **state) {
         omp_set_num_threads(threads);
         check_whole(&gpt2, 3 + 2 * 9);
         check_whole(&llama, 3 + 2 * 9);
+    }
+    omp_set_num_threads(omp_get_num_procs());
+}
+
+// The greatest |q.k / sqrt(d)| of every layer, by brute force over what each query sees.
+static void check_logits(const keel_model_config *config) {
+    rig r;
+    assert_int_equal(rig_open(config, BATCH, &adamw, NULL, 0, true, &r), KEEL_OK);
+    step(&r, config, 1, NULL);
+    const keel_context *c = &r.model->context;
+    for (size_t l = 0; l < c->layers; l++) {
+        const float *qkv = r.model->layers[l].attention.state.qkv;
+        double greatest = 0;
+        for (size_t item = 0; item < c->batch * c->heads; item++)
+            for (size_t i = 0; i < c->seq; i++)
+                for (size_t j = 0; j <= i; j++) {
+                    const size_t head = item % c->heads, row0 = item / c->heads * c->seq;
+                    const size_t kv = c->heads + head / (c->heads / c->kv_heads);
+                    double dot = 0;
+                    for (size_t d = 0; d < c->head_size; d++)
+                        dot += (double)qkv[(row0 + i) * c->qkv_size + head * c->head_size + d] *
+                               (double)qkv[(row0 + j) * c->qkv_size + kv * c->head_size + d];
+                    greatest = fmax(greatest, fabs(dot) / sqrt((double)c->head_size));
+                }
+        char name[64];
+        snprintf(name, sizeof name, "layers.%zu.attention.max_logit", l);
+        const keel_stats *seen = rig_stats(&r, name, KEEL_ACTIVATION);
+        assert_int_equal(seen->n, 1);
+        if (fabs(seen->max - greatest) > 1e-5 * greatest) fail_msg("%s: %g, expected %g", name, seen->max, greatest);
+    }
+    rig_close(&r);
+}
+
+static void test_logits(void **state) {
+    (void)state;
+    for (int threads = 1; threads <= 3; threads++) {
+        omp_set_num_threads(threads);
+        check_logits(&gpt2);
+        check_logits(&llama);
     }
     omp_set_num_threads(omp_get_num_procs());
 }
@@ -351,9 +392,10 @@ static void test_loss_scale(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_whole),         cmocka_unit_test(test_order),      cmocka_unit_test(test_faults),
-        cmocka_unit_test(test_struck_update), cmocka_unit_test(test_dead_layer), cmocka_unit_test(test_fake_float32),
-        cmocka_unit_test(test_when),          cmocka_unit_test(test_refused),    cmocka_unit_test(test_loss_scale)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_whole),         cmocka_unit_test(test_logits),
+                                       cmocka_unit_test(test_order),         cmocka_unit_test(test_faults),
+                                       cmocka_unit_test(test_struck_update), cmocka_unit_test(test_dead_layer),
+                                       cmocka_unit_test(test_fake_float32),  cmocka_unit_test(test_when),
+                                       cmocka_unit_test(test_refused),       cmocka_unit_test(test_loss_scale)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
