@@ -73,8 +73,8 @@ static inline void keel_observe(keel_site *site, const void *data, size_t n) {
 // Every thread has a keel_block of its own; the caller ends them one after another, in a fixed order if sums must be
 // reproducible to the bit.
 typedef struct keel_block {
-    keel_stats stats;
-    keel_stats_params params;
+    keel_stats stats; // complete after the end only
+    keel_stats_stream stream;
     keel_site *site; // NULL: not active
 } keel_block;
 KEEL_API void keel_block_begin(keel_block *block, keel_site *site);

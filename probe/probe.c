@@ -277,16 +277,18 @@ void keel_block_begin(keel_block *block, keel_site *site) {
     block->site = NULL;
     if (!site->active || !entry_of(site)->probe->frame) return;
     block->site = site;
-    block->params = params_now(entry_of(site));
+    const keel_stats_params params = params_now(entry_of(site));
     keel_stats_clear(&block->stats);
+    keel_stats_stream_begin(&block->stream, &params, entry_of(site)->dtype);
 }
 
 void keel_block_add_active(keel_block *block, const void *data, size_t n) {
-    keel_stats_observe(&block->stats, &block->params, entry_of(block->site)->dtype, data, n);
+    keel_stats_stream_add(&block->stream, &block->stats, data, n);
 }
 
 void keel_block_end(keel_block *block) {
     if (!block->site) return;
+    keel_stats_stream_end(&block->stream, &block->stats);
     add_part(entry_of(block->site), &block->stats);
     block->site = NULL;
 }

@@ -65,21 +65,65 @@ const char *keel_isa_name(keel_isa isa) {
 
 enum { MXCSR_DEFAULT = 0x1f80 }; // nearest even, no traps, subnormals kept
 
-void keel_stats_observe(keel_stats *stats, const keel_stats_params *params, keel_dtype dtype, const void *data,
-                        size_t n) {
+static keel_stats_kernel *best_kernel(void) {
     static _Atomic(keel_stats_kernel *) chosen;
     keel_stats_kernel *kernel = atomic_load_explicit(&chosen, memory_order_relaxed);
     if (!kernel) {
         kernel = kernels[keel_isa_best()];
         atomic_store_explicit(&chosen, kernel, memory_order_relaxed);
     }
-    // A program may treat subnormals as zero, round elsewhere than to nearest or trap: none of it may change what is
-    // measured. Tiny float results are flushed, which the kernels allow for, since some CPUs take a hundred cycles for
-    // each.
+    return kernel;
+}
+
+// True if the squares of the next values may be subnormal floats, by the least magnitude of the block before.
+static bool may_be_tiny(const keel_stats_stream *stream) {
+    const uint64_t harmless = 0x20000000; // 2^-63
+    return (stream->fields & KEEL_FIELDS_BASE) && stream->dtype != KEEL_F64 &&
+           (stream->least_before < harmless || stream->least_before > KEEL_F32_INF);
+}
+
+// A program may treat subnormals as zero, round elsewhere than to nearest or trap: none of it may change what is
+// measured. Tiny float results are flushed, which the kernels allow for, since some CPUs take a hundred cycles for
+// each. To change the control word costs as much as some hundred elements, so that it is left where it is as good.
+static void run_kernel(keel_stats_kernel *kernel, keel_stats_stream *stream, keel_stats *stats, const void *data,
+                       size_t n) {
     const unsigned control = _mm_getcsr();
-    _mm_setcsr(dtype == KEEL_F64 ? MXCSR_DEFAULT : MXCSR_DEFAULT | _MM_FLUSH_ZERO_ON);
-    kernel(stats, params, dtype, data, n);
-    _mm_setcsr(control);
+    const unsigned wanted = may_be_tiny(stream) ? MXCSR_DEFAULT | _MM_FLUSH_ZERO_ON : MXCSR_DEFAULT;
+    const bool change = (control & ~(unsigned)_MM_EXCEPT_MASK) != wanted;
+    if (change) _mm_setcsr(wanted);
+    kernel(stream, stats, data, n);
+    if (change) _mm_setcsr(control);
+}
+
+void keel_stats_stream_begin(keel_stats_stream *stream, const keel_stats_params *params, keel_dtype dtype) {
+    const uint32_t fields = keel_stats_fields(params);
+    keel_stats_clear(&stream->part);
+    stream->moments = (keel_moments){0};
+    stream->limits = keel_limits_of(params, fields, dtype);
+    stream->least_before = UINT64_MAX;
+    stream->dtype = dtype;
+    stream->asked = stream->fields = fields;
+}
+
+void keel_stats_stream_add(keel_stats_stream *stream, keel_stats *stats, const void *data, size_t n) {
+    run_kernel(best_kernel(), stream, stats, data, n);
+}
+
+void keel_stats_stream_end(keel_stats_stream *stream, keel_stats *stats) {
+    if (stream->part.fields) keel_stream_close(stream, stats);
+}
+
+void keel_stats_observe_with(keel_stats_kernel *kernel, keel_stats *stats, const keel_stats_params *params,
+                             keel_dtype dtype, const void *data, size_t n) {
+    keel_stats_stream stream;
+    keel_stats_stream_begin(&stream, params, dtype);
+    run_kernel(kernel, &stream, stats, data, n);
+    keel_stats_stream_end(&stream, stats);
+}
+
+void keel_stats_observe(keel_stats *stats, const keel_stats_params *params, keel_dtype dtype, const void *data,
+                        size_t n) {
+    keel_stats_observe_with(best_kernel(), stats, params, dtype, data, n);
 }
 
 // ---- merge ----

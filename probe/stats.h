@@ -37,6 +37,31 @@ typedef struct keel_stats {
                      // else keeps the one
 } keel_stats;
 
+// Sums of x * 2^-exponent over finite values. The exponent follows from the greatest magnitude alone, so that every
+// split of a tensor agrees on it: 0 from 2^-350 up to 2^350, where squares of doubles neither overflow nor vanish, else
+// one of two others that bring the values there. The other dtypes never leave the middle.
+typedef struct keel_moments {
+    double count;
+    double sum;
+    double sum_sq;
+    double m2; // sum of squares about the mean
+    int32_t exponent;
+} keel_moments;
+
+// Magnitudes as bits without the sign, which are in the order of the values: of float for f32, f16, bf16 (which widen
+// exactly), of double for f64. Every count is one of magnitudes below a limit.
+typedef struct keel_limits {
+    uint64_t normal;     // the least normal of the tensor's own dtype
+    uint64_t near_zero;  // the first that is not < eps
+    uint64_t flush_end;  // the first that fp16 does not flush
+    uint64_t normal16;   // the first that is not subnormal in fp16
+    uint64_t overflow16; // the first that overflows fp16
+    uint64_t infinity;
+    // What a block's least magnitude must be below to hold anything counted as small at all, and more than subnormals
+    // of f16.
+    uint64_t subnormal_end, all_end;
+} keel_limits;
+
 typedef struct keel_stats_params {
     uint32_t fields; // KEEL_FIELDS_*
     double eps;      // near_zeros: |x| < eps
@@ -55,6 +80,21 @@ KEEL_API void keel_stats_clear(keel_stats *stats);
 // 1e-12.
 KEEL_API void keel_stats_observe(keel_stats *stats, const keel_stats_params *params, keel_dtype dtype, const void *data,
                                  size_t n);
+
+// An observation in several calls, for pieces so small that what keel_stats_observe prepares in each call would cost as
+// much as the piece. Begin, adds, end. What it holds is the kernels' own.
+typedef struct keel_stats_stream {
+    keel_stats part; // of the present chunk
+    keel_moments moments;
+    keel_limits limits;
+    uint64_t least_before; // least magnitude of the block before, as bits
+    keel_dtype dtype;
+    uint32_t asked, fields; // groups; FIELDS: without those that can no longer grow
+} keel_stats_stream;
+KEEL_API void keel_stats_stream_begin(keel_stats_stream *stream, const keel_stats_params *params, keel_dtype dtype);
+// The N elements at DATA: to STATS, which is complete after the end only; the same STATS at each call.
+KEEL_API void keel_stats_stream_add(keel_stats_stream *stream, keel_stats *stats, const void *data, size_t n);
+KEEL_API void keel_stats_stream_end(keel_stats_stream *stream, keel_stats *stats);
 
 // INTO becomes the record of both tensors together. Associative; counts, min and max exact in any order; sums by
 // compensated or pairwise update such that any merge order agrees within 1e-12 of the sum of magnitudes; m2 by the
@@ -95,10 +135,11 @@ KEEL_API double keel_stats_view(const keel_stats *stats, keel_op op);
 KEEL_API uint64_t keel_stats_view_count(const keel_stats *stats, keel_op op);
 
 // Kernels, for tests and benchmarks: all agree with the scalar one.
-typedef void keel_stats_kernel(keel_stats *stats, const keel_stats_params *params, keel_dtype dtype, const void *data,
-                               size_t n);
+typedef void keel_stats_kernel(keel_stats_stream *stream, keel_stats *stats, const void *data, size_t n);
 typedef enum keel_isa { KEEL_ISA_SCALAR, KEEL_ISA_AVX2, KEEL_ISA_AVX512, KEEL_ISA_COUNT } keel_isa;
 KEEL_API keel_stats_kernel *keel_stats_kernel_get(keel_isa isa); // NULL where this CPU lacks it
+KEEL_API void keel_stats_observe_with(keel_stats_kernel *kernel, keel_stats *stats, const keel_stats_params *params,
+                                      keel_dtype dtype, const void *data, size_t n);
 KEEL_API keel_isa keel_isa_best(void);
 KEEL_API const char *keel_isa_name(keel_isa isa); // "scalar", "avx2", "avx512"
 

@@ -185,6 +185,13 @@ static inline uint64_t vi_sum64(vint a) {
     return lanes[0] + lanes[1] + lanes[2] + lanes[3];
 }
 
+static inline bool vi_any_equal16(vint a, vint b) {
+    return _mm256_movemask_epi8(_mm256_cmpeq_epi16(a, b)) != 0;
+}
+static inline bool vi_any_equal32(vint a, vint b) {
+    return _mm256_movemask_epi8(_mm256_cmpeq_epi32(a, b)) != 0;
+}
+
 static inline uint64_t vi_min_of32(vint a) {
     uint32_t lanes[8];
     uint32_t least = UINT32_MAX;
@@ -233,6 +240,6 @@ static inline vfloat bf16_of_bits(vint bits) {
 
 #include "probe/stats_vector.h"
 
-void keel_stats_avx2(keel_stats *stats, const keel_stats_params *params, keel_dtype dtype, const void *data, size_t n) {
-    keel_observe_blocks(stats, params, dtype, data, n, block_elements(dtype), observe_block);
+void keel_stats_avx2(keel_stats_stream *stream, keel_stats *stats, const void *data, size_t n) {
+    keel_observe_blocks(stream, stats, data, n, block_elements(stream->dtype), observe_block);
 }

@@ -168,6 +168,13 @@ static inline uint64_t vi_sum64(vint a) {
     return sum;
 }
 
+static inline bool vi_any_equal16(vint a, vint b) {
+    return _mm512_cmpeq_epi16_mask(a, b) != 0;
+}
+static inline bool vi_any_equal32(vint a, vint b) {
+    return _mm512_cmpeq_epi32_mask(a, b) != 0;
+}
+
 static inline uint64_t vi_min_of32(vint a) {
     return _mm512_reduce_min_epu32(a);
 }
@@ -210,7 +217,6 @@ static inline vfloat float_of_bits(vint bits) {
 
 #include "probe/stats_vector.h"
 
-void keel_stats_avx512(keel_stats *stats, const keel_stats_params *params, keel_dtype dtype, const void *data,
-                       size_t n) {
-    keel_observe_blocks(stats, params, dtype, data, n, block_elements(dtype), observe_block);
+void keel_stats_avx512(keel_stats_stream *stream, keel_stats *stats, const void *data, size_t n) {
+    keel_observe_blocks(stream, stats, data, n, block_elements(stream->dtype), observe_block);
 }

@@ -51,20 +51,6 @@ static inline uint32_t keel_stats_fields(const keel_stats_params *params) {
     return fields ? fields | KEEL_FIELDS_FLAGS : 0;
 }
 
-// Magnitudes as bits without the sign, which are in the order of the values: of float for f32, f16, bf16 (which widen
-// exactly), of double for f64. Every count is one of magnitudes below a limit.
-typedef struct keel_limits {
-    uint64_t normal;     // the least normal of the tensor's own dtype
-    uint64_t near_zero;  // the first that is not < eps
-    uint64_t flush_end;  // the first that fp16 does not flush
-    uint64_t normal16;   // the first that is not subnormal in fp16
-    uint64_t overflow16; // the first that overflows fp16
-    uint64_t infinity;
-    // What a block's least magnitude must be below to hold anything counted as small at all, and more than subnormals
-    // of f16.
-    uint64_t subnormal_end, all_end;
-} keel_limits;
-
 // The least magnitude v with v * scale > BOUND (or >= BOUND): the sign of fma is that of the exact difference.
 static inline uint64_t keel_first_magnitude(bool wide, double scale, double bound, bool strict) {
     const uint64_t infinity = wide ? KEEL_F64_INF : KEEL_F32_INF;
@@ -114,21 +100,29 @@ static inline keel_limits keel_limits_of(const keel_stats_params *params, uint32
 }
 
 // The checksum is the sum over elements, mod 2^64, of a hash of the element's bits, so that order and cut do not
-// matter. Of 32 bits y, a constant mixed in, the hash is y^2: two different y below 2^32 have squares that differ mod
-// 2^64, so that a change of one element always shows; changes y to y + d and z to z - d cancel only if they exchange
-// the two values; any others cancel where d (2 y + d) = e (2 z - e), which random values meet about once in 2^32. A
-// multiplication of 32 bits is what vector units have. 16-bit elements are hashed with zeros above; of a double the
-// square of the upper half is rotated, so that it meets the other's low end.
-#define KEEL_HASH_XOR UINT32_C(0x9e3779b1)
+// matter. Of 32 bits y the hash is y^2: two different y below 2^32 have squares that differ mod 2^64, so that a change
+// of one element always shows; changes y to y + d and z to z - d cancel only if they exchange the two values; any
+// others cancel where d (2 y + d) = e (2 z - e), which random values meet about once in 2^32. A multiplication of 32
+// bits is what vector units have. Elements of 16 bits are hashed with a constant above, without which small squares
+// would meet too often; of a double the square of the upper half is rotated, so that it meets the other's low end.
+#define KEEL_HASH_ABOVE UINT32_C(0x9e370000)
 
 static inline uint64_t keel_hash_32(uint32_t bits) {
-    const uint64_t y = bits ^ KEEL_HASH_XOR;
-    return y * y;
+    return (uint64_t)bits * bits;
+}
+
+static inline uint64_t keel_hash_16(uint16_t bits) {
+    return keel_hash_32(KEEL_HASH_ABOVE | bits);
 }
 
 static inline uint64_t keel_hash_64(uint64_t bits) {
     const uint64_t high = keel_hash_32((uint32_t)(bits >> 32));
     return keel_hash_32((uint32_t)bits) + (high << 32 | high >> 32);
+}
+
+static inline uint64_t keel_hash(keel_dtype dtype, uint64_t bits) {
+    if (dtype == KEEL_F64) return keel_hash_64(bits);
+    return dtype == KEEL_F32 ? keel_hash_32((uint32_t)bits) : keel_hash_16((uint16_t)bits);
 }
 
 // One element in the terms of keel_limits.
@@ -168,16 +162,8 @@ static inline uint64_t keel_least_nonzero(uint64_t least_less_one, uint64_t wrap
     return least_less_one == wrapped ? UINT64_MAX : least_less_one + 1;
 }
 
-// What one observation asks of every block.
-typedef struct keel_pass {
-    keel_dtype dtype;
-    uint32_t fields;
-    keel_limits limits;
-    uint64_t least_before; // least magnitude of the block before, as bits
-} keel_pass;
-
-// Adds a block of N elements to PART and MOMENTS; part->n and part->fields are set.
-typedef void keel_block_kernel(keel_stats *part, keel_moments *moments, keel_pass *pass, const void *data, size_t n);
+// Adds a block of N elements to the stream's part and moments.
+typedef void keel_block_kernel(keel_stats_stream *stream, const void *data, size_t n);
 
 // True if none of the counts of the precision group can still grow. A format that holds the dtype counts nothing.
 static inline bool keel_precision_done(keel_dtype dtype, const keel_stats *before, const keel_stats *part) {
@@ -187,34 +173,38 @@ static inline bool keel_precision_done(keel_dtype dtype, const keel_stats *befor
     return bf16 && fp16 && tf32;
 }
 
-// The frame of every kernel: cuts the tensor into blocks that stay in the first cache, and merges a record per chunk.
-static inline void keel_observe_blocks(keel_stats *stats, const keel_stats_params *params, keel_dtype dtype,
-                                       const void *data, size_t n, size_t block_size, keel_block_kernel *block) {
-    keel_pass pass = {.dtype = dtype, .fields = keel_stats_fields(params), .least_before = UINT64_MAX};
-    if (!pass.fields) return;
-    pass.limits = keel_limits_of(params, pass.fields, dtype);
+// The chunk is over: STATS takes it.
+static inline void keel_stream_close(keel_stats_stream *stream, keel_stats *stats) {
+    keel_stats *part = &stream->part;
+    part->sum = stream->moments.sum;
+    part->sum_sq = stream->moments.sum_sq;
+    part->m2 = stream->moments.m2;
+    part->exponent = stream->moments.exponent;
+    keel_stats_merge(stats, part);
+    keel_stats_clear(part);
+    stream->moments = (keel_moments){0};
+}
+
+// The frame of every kernel: cuts the tensor into blocks that stay in the first cache, and closes chunks.
+static inline void keel_observe_blocks(keel_stats_stream *stream, keel_stats *stats, const void *data, size_t n,
+                                       size_t block_size, keel_block_kernel *block) {
+    if (!stream->asked) return;
     const unsigned char *at = data;
-    do {
-        keel_stats part;
-        keel_stats_clear(&part);
-        part.fields = keel_stats_fields(params);
-        part.n = n < KEEL_CHUNK ? n : KEEL_CHUNK;
-        keel_moments moments = {0};
-        for (size_t left = part.n; left > 0;) {
-            const size_t count = left < block_size ? left : block_size;
-            if ((pass.fields & KEEL_FIELDS_PRECISION) && keel_precision_done(dtype, stats, &part))
-                pass.fields &= ~(uint32_t)KEEL_FIELDS_PRECISION;
-            block(&part, &moments, &pass, at, count);
-            at += count * keel_dtype_size(dtype);
-            left -= count;
+    stream->part.fields = stream->asked;
+    while (n > 0) {
+        size_t count = n < block_size ? n : block_size;
+        if (count > KEEL_CHUNK - stream->part.n) count = KEEL_CHUNK - stream->part.n;
+        if ((stream->fields & KEEL_FIELDS_PRECISION) && keel_precision_done(stream->dtype, stats, &stream->part))
+            stream->fields &= ~(uint32_t)KEEL_FIELDS_PRECISION;
+        block(stream, at, count);
+        stream->part.n += count;
+        at += count * keel_dtype_size(stream->dtype);
+        n -= count;
+        if (stream->part.n == KEEL_CHUNK) {
+            keel_stream_close(stream, stats);
+            stream->part.fields = stream->asked;
         }
-        part.sum = moments.sum;
-        part.sum_sq = moments.sum_sq;
-        part.m2 = moments.m2;
-        part.exponent = moments.exponent;
-        keel_stats_merge(stats, &part);
-        n -= part.n;
-    } while (n > 0);
+    }
 }
 
 // The scalar kernel's block, for elements that are too few for a vector kernel, and its count of the precision group.

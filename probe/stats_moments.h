@@ -7,18 +7,7 @@
 
 #include "probe/stats.h"
 
-// Sums of x * 2^-exponent. The exponent follows from the greatest magnitude alone, so that every split of a tensor
-// agrees on it: 0 from 2^-350 up to 2^350, where squares of doubles neither overflow nor vanish, else one of two others
-// that bring the values there. The other dtypes never leave the middle.
-enum { KEEL_WIDE_EXPONENT = 700 };
-
-typedef struct keel_moments {
-    double count; // finite values
-    double sum;
-    double sum_sq;
-    double m2;
-    int32_t exponent;
-} keel_moments;
+enum { KEEL_WIDE_EXPONENT = 700 }; // of values outside the middle range
 
 static inline int32_t keel_moments_exponent(double greatest_magnitude) {
     if (greatest_magnitude >= 0x1p350) return KEEL_WIDE_EXPONENT;
@@ -54,8 +43,8 @@ static inline void keel_moments_merge(keel_moments *into, const keel_moments *fr
         keel_moments_rescale(&b, exponent);
     }
     const double count = into->count + b.count;
-    const double delta = b.sum / b.count - into->sum / into->count;
-    into->m2 += b.m2 + delta * delta * (into->count / count * b.count);
+    const double apart = b.sum * into->count - into->sum * b.count; // difference of the means * both counts
+    into->m2 += b.m2 + apart * apart / (into->count * b.count * count);
     into->sum += b.sum;
     into->sum_sq += b.sum_sq;
     into->count = count;

@@ -37,7 +37,8 @@ typedef enum tally {
     TALLY_NONE,
     TALLY_SUBNORMAL, // below the normals of fp16, where asked, and of the dtype where that is f16: common among
                      // ordinary values
-    TALLY_ALL,       // zeros, near zeros and what fp16 flushes as well
+    TALLY_SMALL,     // near zeros and what fp16 flushes as well
+    TALLY_ALL,       // zeros as well, and the least magnitude beside them
 } tally;
 
 // Which pass of sums: known at compile time, so that each combination is a loop of its own.
@@ -77,14 +78,17 @@ static inline vint square_low(vint x) {
 }
 
 // Of elements of 32 bits, even and odd ones added.
-static inline vint hash_narrow(vint bits) {
-    const vint y = vi_xor(bits, vi_set32(KEEL_HASH_XOR));
+static inline vint hash_narrow(vint y) {
     return vi_add64(square_low(y), square_low(vi_high_halves(y)));
 }
 
-static inline vint hash_wide(vint bits) {
-    const vint y = vi_xor(bits, vi_set32(KEEL_HASH_XOR));
+static inline vint hash_wide(vint y) {
     return vi_add64(square_low(y), vi_swap_halves(square_low(vi_high_halves(y))));
+}
+
+// What is hashed of elements as they are stored; 16 bits are widened.
+static inline vint hashed_bits(keel_dtype dtype, vint bits) {
+    return dtype == KEEL_F32 ? bits : vi_xor(bits, vi_set32(KEEL_HASH_ABOVE));
 }
 
 static uint64_t checksum_of(keel_dtype dtype, const unsigned char *data, size_t n) {
@@ -97,7 +101,8 @@ static uint64_t checksum_of(keel_dtype dtype, const unsigned char *data, size_t 
         for (size_t i = 0; i < n; i += LANES / 2) sum = vi_add64(sum, hash_wide(vi_load(data + 8 * i)));
         break;
     default:
-        for (size_t i = 0; i < n; i += LANES) sum = vi_add64(sum, hash_narrow(widen_bits(data + 2 * i)));
+        for (size_t i = 0; i < n; i += LANES)
+            sum = vi_add64(sum, hash_narrow(hashed_bits(dtype, widen_bits(data + 2 * i))));
         break;
     }
     return vi_sum64(sum);
@@ -132,7 +137,7 @@ typedef struct narrow_state {
 ALWAYS_INLINE void absorb(narrow_state *t, sum_kind kind, const keel_limits *limits, elements x, size_t k) {
     t->max[k] = vf_max(t->max[k], x.value);
     t->min[k] = vf_min(t->min[k], x.value);
-    if (kind.checksum) t->hash = vi_add64(t->hash, hash_narrow(x.bits));
+    if (kind.checksum) t->hash = vi_add64(t->hash, hash_narrow(hashed_bits(kind.dtype, x.bits)));
     if (kind.tally != TALLY_ALL) t->least[k] = vf_least(t->least[k], x.value);
     if (kind.tally == TALLY_NONE) return;
     const vint magnitude = vi_and(vf_bits(x.value), vi_set32(INT32_MAX));
@@ -143,6 +148,7 @@ ALWAYS_INLINE void absorb(narrow_state *t, sum_kind kind, const keel_limits *lim
     if (kind.tally == TALLY_SUBNORMAL) return;
     if (kind.half) t->below_flush = vi_count_below32(t->below_flush, magnitude, vi_set32((uint32_t)limits->flush_end));
     t->near_zeros = vi_count_below32(t->near_zeros, magnitude, vi_set32((uint32_t)limits->near_zero));
+    if (kind.tally == TALLY_SMALL) return;
     t->zeros = vi_count_below32(t->zeros, magnitude, vi_set32(1));
     t->least_less_one = vi_min32(t->least_less_one, vi_sub32(magnitude, vi_set32(1))); // zeros wrap to the greatest
 }
@@ -245,23 +251,29 @@ ALWAYS_INLINE void sum_as(sum_kind kind, bool checksum, const keel_limits *limit
         sum_narrow((sum_kind){kind.dtype, kind.tally, kind.half, false}, limits, data, n, out);
 }
 
+ALWAYS_INLINE void sum_half(sum_kind kind, const keel_limits *limits, const void *data, size_t n, block_sums *out) {
+    if (kind.half)
+        sum_as((sum_kind){kind.dtype, kind.tally, true, false}, kind.checksum, limits, data, n, out);
+    else
+        sum_as((sum_kind){kind.dtype, kind.tally, false, false}, kind.checksum, limits, data, n, out);
+}
+
 ALWAYS_INLINE void sum_dtype(keel_dtype dtype, sum_kind kind, const keel_limits *limits, const void *data, size_t n,
                              block_sums *out) {
-    const sum_kind none = {dtype, TALLY_NONE, false, false};
-    const sum_kind subnormal = {dtype, TALLY_SUBNORMAL, false, false};
-    const sum_kind subnormal_half = {dtype, TALLY_SUBNORMAL, true, false};
-    const sum_kind all = {dtype, TALLY_ALL, false, false};
-    const sum_kind all_half = {dtype, TALLY_ALL, true, false};
-    if (kind.tally == TALLY_NONE)
-        sum_as(none, kind.checksum, limits, data, n, out);
-    else if (kind.tally == TALLY_SUBNORMAL && kind.half)
-        sum_as(subnormal_half, kind.checksum, limits, data, n, out);
-    else if (kind.tally == TALLY_SUBNORMAL)
-        sum_as(subnormal, kind.checksum, limits, data, n, out);
-    else if (kind.half)
-        sum_as(all_half, kind.checksum, limits, data, n, out);
-    else
-        sum_as(all, kind.checksum, limits, data, n, out);
+    switch (kind.tally) {
+    case TALLY_NONE:
+        sum_as((sum_kind){dtype, TALLY_NONE, false, false}, kind.checksum, limits, data, n, out);
+        break;
+    case TALLY_SUBNORMAL:
+        sum_half((sum_kind){dtype, TALLY_SUBNORMAL, kind.half, kind.checksum}, limits, data, n, out);
+        break;
+    case TALLY_SMALL:
+        sum_half((sum_kind){dtype, TALLY_SMALL, kind.half, kind.checksum}, limits, data, n, out);
+        break;
+    case TALLY_ALL:
+        sum_half((sum_kind){dtype, TALLY_ALL, kind.half, kind.checksum}, limits, data, n, out);
+        break;
+    }
 }
 
 static void sum_plainly(sum_kind kind, const keel_limits *limits, const void *data, size_t n, block_sums *out) {
@@ -471,20 +483,14 @@ ALWAYS_INLINE vint greatest_exponents(bool lanes16, const unsigned char *data, s
 // True if an exponent is all ones. Of a double the high half alone has one.
 static bool has_nonfinite(keel_dtype dtype, const unsigned char *data, size_t n) {
     const size_t bytes = n * keel_dtype_size(dtype);
-    bool found = false;
     if (dtype == KEEL_F16 || dtype == KEEL_BF16) {
-        const uint16_t exponent = dtype == KEEL_F16 ? 0x7c00 : 0x7f80;
-        uint16_t lanes[sizeof(vint) / 2];
-        vi_store(lanes, greatest_exponents(true, data, bytes, vi_set32(exponent * 0x10001u)));
-        for (size_t i = 0; i < sizeof lanes / sizeof *lanes; i++) found |= lanes[i] == exponent;
-    } else {
-        const uint32_t exponent = dtype == KEEL_F64 ? (uint32_t)(KEEL_F64_INF >> 32) : KEEL_F32_INF;
-        const vint mask = dtype == KEEL_F64 ? vi_set64(KEEL_F64_INF) : vi_set32(exponent);
-        uint32_t lanes[sizeof(vint) / 4];
-        vi_store(lanes, greatest_exponents(false, data, bytes, mask));
-        for (size_t i = 0; i < sizeof lanes / sizeof *lanes; i++) found |= lanes[i] == exponent;
+        const uint32_t exponent = dtype == KEEL_F16 ? 0x7c00 : 0x7f80;
+        const vint all_ones = vi_set32(exponent * 0x10001u);
+        return vi_any_equal16(greatest_exponents(true, data, bytes, all_ones), all_ones);
     }
-    return found;
+    const uint32_t exponent = dtype == KEEL_F64 ? (uint32_t)(KEEL_F64_INF >> 32) : KEEL_F32_INF;
+    const vint mask = dtype == KEEL_F64 ? vi_set64(KEEL_F64_INF) : vi_set32(exponent);
+    return vi_any_equal32(greatest_exponents(false, data, bytes, mask), vi_set32(exponent));
 }
 
 #endif

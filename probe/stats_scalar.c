@@ -13,18 +13,19 @@ static void count_precision(keel_stats *part, keel_dtype dtype, const keel_eleme
     part->not_fp16 += !exact || keel_bits_f32(keel_f16_to_f32(keel_f16_from_f32(narrow))) != bits;
 }
 
-static void count_class(keel_stats *part, const keel_pass *pass, const keel_element *e) {
-    const keel_limits *limits = &pass->limits;
+static void count_class(keel_stats_stream *stream, const keel_element *e) {
+    keel_stats *part = &stream->part;
+    const keel_limits *limits = &stream->limits;
     const uint64_t magnitude = e->magnitude;
     part->zeros += magnitude == 0;
     part->near_zeros += magnitude < limits->near_zero;
     part->subnormals += magnitude != 0 && magnitude < limits->normal;
-    if (pass->fields & KEEL_FIELDS_HALF) {
+    if (stream->fields & KEEL_FIELDS_HALF) {
         part->fp16_flush += magnitude != 0 && magnitude < limits->flush_end;
         part->fp16_subnormal += magnitude >= limits->flush_end && magnitude < limits->normal16;
         part->fp16_overflow += magnitude >= limits->overflow16;
     }
-    if (pass->fields & KEEL_FIELDS_PRECISION) count_precision(part, pass->dtype, e);
+    if (stream->fields & KEEL_FIELDS_PRECISION) count_precision(part, stream->dtype, e);
 }
 
 static void count_nonfinite(keel_stats *part, uint64_t infinity, const keel_element *e) {
@@ -53,30 +54,31 @@ static keel_moments moments_of(const double *finite, size_t n, double greatest) 
     return m;
 }
 
-void keel_scalar_block(keel_stats *part, keel_moments *moments, keel_pass *pass, const void *data, size_t n) {
-    const bool base = pass->fields & KEEL_FIELDS_BASE;
-    const bool checksum = pass->fields & KEEL_FIELDS_CHECKSUM;
+void keel_scalar_block(keel_stats_stream *stream, const void *data, size_t n) {
+    keel_stats *part = &stream->part;
+    const bool base = stream->fields & KEEL_FIELDS_BASE;
+    const bool checksum = stream->fields & KEEL_FIELDS_CHECKSUM;
     double finite[SCALAR_BLOCK];
     size_t count = 0;
     double greatest = 0;
     for (size_t i = 0; i < n; i++) {
-        const keel_element e = keel_element_at(pass->dtype, data, i);
-        if (checksum) part->checksum += pass->dtype == KEEL_F64 ? keel_hash_64(e.bits) : keel_hash_32((uint32_t)e.bits);
-        if (e.magnitude >= pass->limits.infinity) {
-            count_nonfinite(part, pass->limits.infinity, &e);
+        const keel_element e = keel_element_at(stream->dtype, data, i);
+        if (checksum) part->checksum += keel_hash(stream->dtype, e.bits);
+        if (e.magnitude >= stream->limits.infinity) {
+            count_nonfinite(part, stream->limits.infinity, &e);
         } else if (base) {
             const double value = e.value + 0.0; // one zero, whatever its sign
             part->min = fmin(part->min, value);
             part->max = fmax(part->max, value);
             if (value != 0) part->abs_min = fmin(part->abs_min, fabs(value));
             greatest = fmax(greatest, fabs(value));
-            count_class(part, pass, &e);
+            count_class(stream, &e);
             finite[count++] = value;
         }
     }
     if (count == 0) return;
     const keel_moments block = moments_of(finite, count, greatest);
-    keel_moments_merge(moments, &block);
+    keel_moments_merge(&stream->moments, &block);
 }
 
 void keel_scalar_precision(keel_stats *part, keel_dtype dtype, const void *data, size_t n) {
@@ -86,7 +88,6 @@ void keel_scalar_precision(keel_stats *part, keel_dtype dtype, const void *data,
     }
 }
 
-void keel_stats_scalar(keel_stats *stats, const keel_stats_params *params, keel_dtype dtype, const void *data,
-                       size_t n) {
-    keel_observe_blocks(stats, params, dtype, data, n, SCALAR_BLOCK, keel_scalar_block);
+void keel_stats_scalar(keel_stats_stream *stream, keel_stats *stats, const void *data, size_t n) {
+    keel_observe_blocks(stream, stats, data, n, SCALAR_BLOCK, keel_scalar_block);
 }

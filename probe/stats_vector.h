@@ -72,18 +72,21 @@ static keel_moments careful_moments(block_sums *s, bool wide, const void *values
 
 // The cheapest tally that misses nothing in a block with this least magnitude.
 static tally tally_for(const keel_limits *limits, uint64_t least) {
-    if (least < limits->all_end) return TALLY_ALL;
+    if (least == 0) return TALLY_ALL;
+    if (least < limits->all_end) return TALLY_SMALL;
     return least < limits->subnormal_end ? TALLY_SUBNORMAL : TALLY_NONE;
 }
 
-static void observe_base(keel_stats *part, keel_moments *moments, keel_pass *pass, const void *data, size_t n) {
+static void observe_base(keel_stats_stream *stream, const void *data, size_t n) {
+    keel_stats *part = &stream->part;
+    keel_moments *moments = &stream->moments;
     float widened[BLOCK_FLOATS];
-    const keel_limits *limits = &pass->limits;
-    const keel_dtype dtype = pass->dtype;
+    const keel_limits *limits = &stream->limits;
+    const keel_dtype dtype = stream->dtype;
     const bool wide = dtype == KEEL_F64;
-    const bool half = pass->fields & KEEL_FIELDS_HALF;
-    const bool checksum = pass->fields & KEEL_FIELDS_CHECKSUM;
-    const bool precision = pass->fields & KEEL_FIELDS_PRECISION;
+    const bool half = stream->fields & KEEL_FIELDS_HALF;
+    const bool checksum = stream->fields & KEEL_FIELDS_CHECKSUM;
+    const bool precision = stream->fields & KEEL_FIELDS_PRECISION;
 
     block_sums s;
     keel_moments block;
@@ -91,7 +94,7 @@ static void observe_base(keel_stats *part, keel_moments *moments, keel_pass *pas
     const void *floats = NULL; // 16-bit elements are made floats only for what needs a second pass
     bool held = false;
     if (!needs_care(moments, part, wide)) {
-        if (!wide) counted = tally_for(limits, pass->least_before);
+        if (!wide) counted = tally_for(limits, stream->least_before);
         sum_plainly((sum_kind){dtype, counted, half, checksum}, limits, data, n, &s);
         block = (keel_moments){.count = s.count, .sum = s.sum, .sum_sq = s.sum_sq, .m2 = m2_about_mean(&s)};
         held = plain_sums_hold(&block, &s, wide);
@@ -111,11 +114,11 @@ static void observe_base(keel_stats *part, keel_moments *moments, keel_pass *pas
     part->min = lesser(part->min, s.min + 0.0); // one zero, whatever its sign
     part->max = greater(part->max, s.max + 0.0);
 
-    pass->least_before = s.least;
+    stream->least_before = s.least;
     const tally needed = tally_for(limits, s.least);
     const bool apart = needed > counted;
     const bool overflow = half && bits_of(wide, greater(-s.min, s.max)) >= limits->overflow16;
-    const bool subnormals_apart = needed == TALLY_ALL && dtype != KEEL_F16;
+    const bool subnormals_apart = needed >= TALLY_SMALL && dtype != KEEL_F16;
     if ((apart || subnormals_apart || overflow || precision) && !floats) floats = as_floats(dtype, data, n, widened);
     if (apart) count_small(&s.counts, wide, half, limits, floats, n);
     uint64_t least = s.least;
@@ -138,22 +141,23 @@ static void observe_base(keel_stats *part, keel_moments *moments, keel_pass *pas
         count_inexact(part, dtype, floats, n);
 }
 
-static void observe_block(keel_stats *part, keel_moments *moments, keel_pass *pass, const void *data, size_t n) {
-    const keel_dtype dtype = pass->dtype;
+static void observe_block(keel_stats_stream *stream, const void *data, size_t n) {
+    keel_stats *part = &stream->part;
+    const keel_dtype dtype = stream->dtype;
     const size_t lanes = dtype == KEEL_F64 ? LANES / 2 : LANES;
-    const size_t rest = n % (pass->fields & KEEL_FIELDS_BASE ? lanes : sizeof(vint) / keel_dtype_size(dtype));
+    const size_t rest = n % (stream->fields & KEEL_FIELDS_BASE ? lanes : sizeof(vint) / keel_dtype_size(dtype));
     const size_t whole = n - rest;
-    if (whole > 0 && (pass->fields & KEEL_FIELDS_BASE)) {
-        observe_base(part, moments, pass, data, whole);
+    if (whole > 0 && (stream->fields & KEEL_FIELDS_BASE)) {
+        observe_base(stream, data, whole);
     } else if (whole > 0) {
-        if (pass->fields & KEEL_FIELDS_CHECKSUM) part->checksum += checksum_of(dtype, data, whole);
+        if (stream->fields & KEEL_FIELDS_CHECKSUM) part->checksum += checksum_of(dtype, data, whole);
         float widened[BLOCK_FLOATS];
         if (has_nonfinite(dtype, data, whole))
             count_nonfinite(part, dtype == KEEL_F64, as_floats(dtype, data, whole, widened), whole);
     }
     if (rest > 0) {
         const unsigned char *at = (const unsigned char *)data + whole * keel_dtype_size(dtype);
-        keel_scalar_block(part, moments, pass, at, rest);
+        keel_scalar_block(stream, at, rest);
     }
 }
 

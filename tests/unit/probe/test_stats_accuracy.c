@@ -54,7 +54,7 @@ static void check_floats(const float *x, size_t n) {
         if (!kernel) continue;
         keel_stats s;
         keel_stats_clear(&s);
-        kernel(&s, &params, KEEL_F32, x, n);
+        keel_stats_observe_with(kernel, &s, &params, KEEL_F32, x, n);
         assert_within("sum", s.sum, e.sum, 1e-6L * e.magnitudes);
         assert_within("sum_sq", s.sum_sq, e.sum_sq, 1e-6L * e.sum_sq);
         assert_within("m2", s.m2, e.m2, 1e-6L * e.m2 + 1e-30L * e.sum_sq);
@@ -194,7 +194,7 @@ static void test_doubles(void **state) {
                 if (!kernel) continue;
                 keel_stats s;
                 keel_stats_clear(&s);
-                kernel(&s, &params, KEEL_F64, x, N);
+                keel_stats_observe_with(kernel, &s, &params, KEEL_F64, x, N);
                 const long double scale = (long double)unit;
                 const double norm = keel_stats_view(&s, KEEL_OP_norm);
                 if (unit == 1e308 && offset)

@@ -114,7 +114,7 @@ static keel_stats observe(keel_stats_kernel *kernel, const keel_stats_params *pa
                           const unsigned char *at, size_t n) {
     keel_stats stats;
     keel_stats_clear(&stats);
-    kernel(&stats, params, dtype, at, n);
+    keel_stats_observe_with(kernel, &stats, params, dtype, at, n);
     return stats;
 }
 
@@ -351,9 +351,9 @@ static void test_precision(void **state) {
         for (size_t i = 0; i < N; i++) x[i] = 1.2345678f;
         s = observe(kernel, &params, KEEL_F32, (const void *)x, 65535);
         assert_int_equal(s.not_fp16, 65535);
-        kernel(&s, &params, KEEL_F32, x, 1);
+        keel_stats_observe_with(kernel, &s, &params, KEEL_F32, x, 1);
         assert_int_equal(s.not_fp16, 65536);
-        kernel(&s, &params, KEEL_F32, x, N);
+        keel_stats_observe_with(kernel, &s, &params, KEEL_F32, x, N);
         assert_int_equal(s.not_bf16, 65536);
         assert_int_equal(s.not_fp16, 65536);
         assert_int_equal(s.not_tf32, 65536);
