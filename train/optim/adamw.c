@@ -302,25 +302,44 @@ typedef struct block_data { // a block's first elements
     float *exp_avg, *exp_avg_sq, *direction, *change;
 } block_data;
 
-KEEL_INLINE void update_elements(const block_data *p, size_t at, size_t n, const coefficients *c) {
-    float *restrict weight = p->weight + at, *restrict exp_avg = p->exp_avg + at;
-    float *restrict exp_avg_sq = p->exp_avg_sq + at, *restrict direction = p->direction + at;
-    float *restrict change = p->change + at;
-    const float *restrict grad = p->grad + at;
-#pragma omp simd
-    for (size_t i = 0; i < n; i++) {
-        float g = grad[i] * c->clip;
-        float m = c->beta1 * exp_avg[i] + c->rest1 * g;
-        float v = c->beta2 * exp_avg_sq[i] + c->rest2 * (g * g);
-        float d = m * c->unbias1 / (sqrtf(v * c->unbias2) + c->eps);
-        float before = weight[i];
-        float after = before * c->keep - c->lr * d;
-        exp_avg[i] = m;
-        exp_avg_sq[i] = v;
-        weight[i] = after;
-        direction[i] = d;
-        change[i] = after - before;
-    }
+typedef struct elements { // of a vector
+    keel_vec weight, exp_avg, exp_avg_sq, direction, change;
+} elements;
+
+KEEL_INLINE elements update_vector(keel_vec grad, elements x, const coefficients *c) {
+    keel_vec g = grad * c->clip;
+    x.exp_avg = c->beta1 * x.exp_avg + c->rest1 * g;
+    x.exp_avg_sq = c->beta2 * x.exp_avg_sq + c->rest2 * (g * g);
+    x.direction = keel_vec_div(x.exp_avg * c->unbias1, keel_vec_sqrt(x.exp_avg_sq * c->unbias2) + c->eps);
+    keel_vec after = x.weight * c->keep - c->lr * x.direction;
+    x.change = after - x.weight;
+    x.weight = after;
+    return x;
+}
+
+KEEL_INLINE void update_elements(const block_data *p, size_t at, const coefficients *c) {
+    elements x = {.weight = keel_vec_load(p->weight + at),
+                  .exp_avg = keel_vec_load(p->exp_avg + at),
+                  .exp_avg_sq = keel_vec_load(p->exp_avg_sq + at)};
+    x = update_vector(keel_vec_load(p->grad + at), x, c);
+    keel_vec_store(p->exp_avg + at, x.exp_avg);
+    keel_vec_store(p->exp_avg_sq + at, x.exp_avg_sq);
+    keel_vec_store(p->weight + at, x.weight);
+    keel_vec_store(p->direction + at, x.direction);
+    keel_vec_store(p->change + at, x.change);
+}
+
+// The last N < KEEL_LANES.
+static void update_rest(const block_data *p, size_t at, size_t n, const coefficients *c) {
+    elements x = {.weight = keel_vec_load_part(p->weight + at, n, 0),
+                  .exp_avg = keel_vec_load_part(p->exp_avg + at, n, 0),
+                  .exp_avg_sq = keel_vec_load_part(p->exp_avg_sq + at, n, 0)};
+    x = update_vector(keel_vec_load_part(p->grad + at, n, 0), x, c);
+    keel_vec_store_part(p->exp_avg + at, x.exp_avg, n);
+    keel_vec_store_part(p->exp_avg_sq + at, x.exp_avg_sq, n);
+    keel_vec_store_part(p->weight + at, x.weight, n);
+    keel_vec_store_part(p->direction + at, x.direction, n);
+    keel_vec_store_part(p->change + at, x.change, n);
 }
 
 // The pass is bound by memory. Weight and gradient of the next block are asked for here, line by line, its states while
@@ -330,12 +349,12 @@ static void update_block(const block_data *data, size_t n, const coefficients *k
     const block_data p = *data;
     const coefficients c = *k;
     size_t i = 0;
-    for (; i + LINE <= n; i += LINE) {
+    for (; i + KEEL_LANES <= n; i += KEEL_LANES) {
         __builtin_prefetch(p.weight + i + BLOCK);
         __builtin_prefetch(p.grad + i + BLOCK);
-        update_elements(&p, i, LINE, &c);
+        update_elements(&p, i, &c);
     }
-    update_elements(&p, i, n - i, &c);
+    if (i < n) update_rest(&p, i, n - i, &c);
 }
 
 // Part Q of STEP_TAPS of the states of the next block.
