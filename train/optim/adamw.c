@@ -238,6 +238,10 @@ static double sum_of_squares(const float *x, size_t n) {
     return sum;
 }
 
+static void prefetch_block(const float *x) {
+    for (size_t i = 0; i < BLOCK; i += LINE) __builtin_prefetch(x + i, 0, 2);
+}
+
 static void norm_share(keel_optimizer *o, float *grad, int thread) {
     watch *w = &o->watches[thread];
     size_t begin = o->first_block[thread], end = o->first_block[thread + 1];
@@ -249,6 +253,7 @@ static void norm_share(keel_optimizer *o, float *grad, int thread) {
             const block *b = &o->blocks[to];
             if (tap->armed) keel_tap_strike(tap, grad + b->offset, b->offset - o->params[param].offset, b->n);
             o->block_sums[to] = sum_of_squares(grad + b->offset, b->n);
+            if (w->now[0].site) prefetch_block(grad + b->offset + BLOCK);
             keel_block_add(&w->now[0], grad + b->offset, b->n);
         }
         watch_end(o, w, 1, from, to, begin, end);
@@ -342,9 +347,8 @@ static void update_rest(const block_data *p, size_t at, size_t n, const coeffici
     keel_vec_store_part(p->change + at, x.change, n);
 }
 
-// The pass is bound by memory. Weight and gradient of the next block are asked for here, line by line, its states while
-// this one is observed: so the requests never come in a burst that all else waits for. Beyond the end they are
-// harmless.
+// The pass is bound by memory. Weight and gradient of the next block are asked for here, line by line, which with the
+// states are more streams than the CPU follows by itself. Beyond the end the requests are harmless.
 static void update_block(const block_data *data, size_t n, const coefficients *k) {
     const block_data p = *data;
     const coefficients c = *k;
@@ -357,13 +361,12 @@ static void update_block(const block_data *data, size_t n, const coefficients *k
     if (i < n) update_rest(&p, i, n - i, &c);
 }
 
-// Part Q of STEP_TAPS of the states of the next block.
-static void prefetch_states(const block_data *p, size_t q) {
+// Part Q of STEP_TAPS of the next block: while this one is observed, memory need not rest.
+static void prefetch_next(const block_data *p, size_t q) {
     enum { PART = (BLOCK + STEP_TAPS - 1) / STEP_TAPS };
-    for (size_t i = BLOCK + q * PART; i < BLOCK + (q + 1) * PART; i += LINE) {
-        __builtin_prefetch(p->exp_avg + i);
-        __builtin_prefetch(p->exp_avg_sq + i);
-    }
+    const float *const next[] = {p->weight + BLOCK, p->grad + BLOCK, p->exp_avg + BLOCK, p->exp_avg_sq + BLOCK};
+    for (size_t k = 0; k < sizeof next / sizeof *next; k++)
+        for (size_t i = q * PART; i < (q + 1) * PART; i += LINE) __builtin_prefetch(next[k] + i, 0, 2);
 }
 
 // A fault at tap Q strikes what the optimizer writes, and what is made of it as well.
@@ -388,7 +391,7 @@ static void observe_block(keel_optimizer *o, watch *w, const block *b, const blo
     for (size_t q = 0; q < STEP_TAPS; q++)
         if (taps[q]->armed) strike_block(o, taps[q], q, b, data);
     for (size_t q = 0; q < STEP_TAPS; q++) {
-        if (w->now[q].site) prefetch_states(p, q);
+        if (w->now[q].site) prefetch_next(p, q);
         keel_block_add(&w->now[q], data[q], b->n);
     }
 }
