@@ -1,11 +1,11 @@
 // AdamW (Loshchilov and Hutter 2019) over flat buffers: one pass over memory, in blocks that stay in cache while they
 // are updated and observed.
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "train/optim/adam_rms.h"
 #include "train/optim/groups.h"
 #include "train/optim/optimizer.h"
 #include "train/tensor/arena.h"
@@ -53,7 +53,7 @@ struct keel_optimizer {
     param_taps *taps; // [parameter]
     block *blocks;
     size_t block_count;
-    double *block_sums;  // [block] sums of squares of the gradient
+    double *block_sums;  // [block] of squares of the gradient, then of what RMS_t is the mean of
     double *group_sums;  // [group]
     float *group_clip;   // [group]
     size_t *first_block; // [threads + 1] shares of the threads
@@ -281,6 +281,7 @@ typedef struct coefficients {
     float clip, beta1, rest1, beta2, rest2; // rest: 1 - beta
     float unbias1, unbias2;                 // 1 / (1 - beta^t)
     float eps, lr, keep;                    // keep: 1 - lr decay
+    float least;                            // of v_hat in RMS_t: eps^2, and never 0
 } coefficients;
 
 static coefficients coefficients_of(const keel_optimizer *o, uint32_t param, const keel_update *update) {
@@ -298,6 +299,7 @@ static coefficients coefficients_of(const keel_optimizer *o, uint32_t param, con
         .eps = (float)c->eps,
         .lr = (float)lr,
         .keep = (float)(1 - lr * o->groups.decay[param]),
+        .least = fmaxf((float)(c->eps * c->eps), FLT_MIN),
     };
 }
 
@@ -308,25 +310,29 @@ typedef struct block_data { // a block's first elements
 } block_data;
 
 typedef struct elements { // of a vector
-    keel_vec weight, exp_avg, exp_avg_sq, direction, change;
+    keel_vec grad, weight, exp_avg, exp_avg_sq, direction, change;
 } elements;
 
-KEEL_INLINE elements update_vector(keel_vec grad, elements x, const coefficients *c) {
-    keel_vec g = grad * c->clip;
+// *RATIOS, where wanted, gains g^2 / max(v_hat, eps^2), whose mean is the square of RMS_t.
+KEEL_INLINE elements update_vector(elements x, const coefficients *c, keel_vec *ratios) {
+    keel_vec g = x.grad * c->clip;
     x.exp_avg = c->beta1 * x.exp_avg + c->rest1 * g;
     x.exp_avg_sq = c->beta2 * x.exp_avg_sq + c->rest2 * (g * g);
-    x.direction = keel_vec_div(x.exp_avg * c->unbias1, keel_vec_sqrt(x.exp_avg_sq * c->unbias2) + c->eps);
+    keel_vec v_hat = x.exp_avg_sq * c->unbias2;
+    x.direction = keel_vec_div(x.exp_avg * c->unbias1, keel_vec_sqrt(v_hat) + c->eps);
     keel_vec after = x.weight * c->keep - c->lr * x.direction;
     x.change = after - x.weight;
     x.weight = after;
+    if (ratios) *ratios += keel_vec_div(g * g, keel_vec_max(v_hat, keel_vec_set(c->least)));
     return x;
 }
 
-KEEL_INLINE void update_elements(const block_data *p, size_t at, const coefficients *c) {
-    elements x = {.weight = keel_vec_load(p->weight + at),
+KEEL_INLINE void update_elements(const block_data *p, size_t at, const coefficients *c, keel_vec *ratios) {
+    elements x = {.grad = keel_vec_load(p->grad + at),
+                  .weight = keel_vec_load(p->weight + at),
                   .exp_avg = keel_vec_load(p->exp_avg + at),
                   .exp_avg_sq = keel_vec_load(p->exp_avg_sq + at)};
-    x = update_vector(keel_vec_load(p->grad + at), x, c);
+    x = update_vector(x, c, ratios);
     keel_vec_store(p->exp_avg + at, x.exp_avg);
     keel_vec_store(p->exp_avg_sq + at, x.exp_avg_sq);
     keel_vec_store(p->weight + at, x.weight);
@@ -335,11 +341,12 @@ KEEL_INLINE void update_elements(const block_data *p, size_t at, const coefficie
 }
 
 // The last N < KEEL_LANES.
-static void update_rest(const block_data *p, size_t at, size_t n, const coefficients *c) {
-    elements x = {.weight = keel_vec_load_part(p->weight + at, n, 0),
+KEEL_INLINE void update_rest(const block_data *p, size_t at, size_t n, const coefficients *c, keel_vec *ratios) {
+    elements x = {.grad = keel_vec_load_part(p->grad + at, n, 0),
+                  .weight = keel_vec_load_part(p->weight + at, n, 0),
                   .exp_avg = keel_vec_load_part(p->exp_avg + at, n, 0),
                   .exp_avg_sq = keel_vec_load_part(p->exp_avg_sq + at, n, 0)};
-    x = update_vector(keel_vec_load_part(p->grad + at, n, 0), x, c);
+    x = update_vector(x, c, ratios);
     keel_vec_store_part(p->exp_avg + at, x.exp_avg, n);
     keel_vec_store_part(p->exp_avg_sq + at, x.exp_avg_sq, n);
     keel_vec_store_part(p->weight + at, x.weight, n);
@@ -349,16 +356,25 @@ static void update_rest(const block_data *p, size_t at, size_t n, const coeffici
 
 // The pass is bound by memory. Weight and gradient of the next block are asked for here, line by line, which with the
 // states are more streams than the CPU follows by itself. Beyond the end the requests are harmless.
-static void update_block(const block_data *data, size_t n, const coefficients *k) {
+KEEL_INLINE double update_block_as(bool rms, const block_data *data, size_t n, const coefficients *k) {
     const block_data p = *data;
     const coefficients c = *k;
+    keel_vec ratios = {0};
     size_t i = 0;
     for (; i + KEEL_LANES <= n; i += KEEL_LANES) {
         __builtin_prefetch(p.weight + i + BLOCK);
         __builtin_prefetch(p.grad + i + BLOCK);
-        update_elements(&p, i, &c);
+        update_elements(&p, i, &c, rms ? &ratios : NULL);
     }
-    if (i < n) update_rest(&p, i, n - i, &c);
+    if (i < n) update_rest(&p, i, n - i, &c, rms ? &ratios : NULL);
+    double sum = 0;
+    for (size_t lane = 0; rms && lane < KEEL_LANES; lane++) sum += (double)ratios[lane];
+    return sum;
+}
+
+// The sum of RMS_t over the block, 0 where it is not wanted.
+static double update_block(bool rms, const block_data *data, size_t n, const coefficients *k) {
+    return rms ? update_block_as(true, data, n, k) : update_block_as(false, data, n, k);
 }
 
 // Part Q of STEP_TAPS of the next block: while this one is observed, memory need not rest.
@@ -396,12 +412,17 @@ static void observe_block(keel_optimizer *o, watch *w, const block *b, const blo
     }
 }
 
+static bool asked_for(const keel_tap *tap) {
+    return tap->site->active & KEEL_FIELDS_BASE;
+}
+
 static void update_share(keel_optimizer *o, const float *grad, const keel_update *update, int thread) {
     watch *w = &o->watches[thread];
     size_t begin = o->first_block[thread], end = o->first_block[thread + 1];
     for (size_t from = begin, to; from < end; from = to) {
         uint32_t param = o->blocks[from].param;
         const coefficients k = coefficients_of(o, param, update);
+        const bool rms = asked_for(o->taps[param].rms);
         watch_begin(w, o->taps[param].step, STEP_TAPS);
         for (to = from; to < end && o->blocks[to].param == param; to++) {
             const block *b = &o->blocks[to];
@@ -413,29 +434,15 @@ static void update_share(keel_optimizer *o, const float *grad, const keel_update
                 .direction = w->direction,
                 .change = w->update,
             };
-            update_block(&p, b->n, &k);
+            o->block_sums[to] = update_block(rms, &p, b->n, &k);
             observe_block(o, w, b, &p);
         }
         watch_end(o, w, STEP_TAPS, from, to, begin, end);
     }
 }
 
-static bool asked_for(const keel_tap *tap) {
-    return tap->site->active & KEEL_FIELDS_BASE;
-}
-
-static void observe_rms(keel_optimizer *o, const float *grad, const keel_update *update) {
-    bool any = false;
-    for (size_t i = 0; i < o->param_count; i++) any |= asked_for(o->taps[i].rms);
-    if (!any) return;
-#pragma omp parallel for schedule(static) num_threads(o->threads)
-    for (size_t k = 0; k < o->block_count; k++) {
-        const block *b = &o->blocks[k];
-        if (!asked_for(o->taps[b->param].rms)) continue;
-        const coefficients c = coefficients_of(o, b->param, update);
-        const keel_adam_rms rms = {.clip = c.clip, .unbias = c.unbias2, .eps = c.eps};
-        o->block_sums[k] = keel_adam_rms_sum(grad + b->offset, o->states[1].data + b->offset, b->n, &rms);
-    }
+// From the sums that the update has left of each block.
+static void observe_rms(keel_optimizer *o) {
     for (size_t k = 0; k < o->block_count;) {
         const uint32_t param = o->blocks[k].param;
         double sum = 0;
@@ -460,7 +467,7 @@ void keel_optimizer_step(keel_optimizer *optimizer, const float *grad, const kee
 #pragma omp parallel for schedule(static, 1) num_threads(o->threads)
     for (int thread = 0; thread < o->threads; thread++) update_share(o, grad, update, thread);
     end_waiting(o, STEP_TAPS);
-    observe_rms(o, grad, update);
+    observe_rms(o);
     disarm(o);
 }
 
