@@ -77,6 +77,25 @@ static keel_status group_row(keel_analysis *a) {
     return keel_group_row(a->group, &run, &a->findings, a->at.records);
 }
 
+static void count_open(keel_analysis *a) {
+    size_t changed;
+    keel_group_changed(a->group, &changed);
+    if (changed == 0) return;
+    a->at.health.open_warnings = keel_group_open_count(a->group, KEEL_WARNING);
+    a->at.health.open_criticals = keel_group_open_count(a->group, KEEL_CRITICAL);
+}
+
+keel_status keel_analysis_watch(keel_analysis *a, double seconds) {
+    keel_rules_watch(a->rules, seconds, &a->findings);
+    keel_status status = group_row(a);
+    count_open(a);
+    return status;
+}
+
+keel_status keel_analysis_adopt(keel_analysis *a, const keel_incident *incident) {
+    return keel_group_adopt(a->group, incident);
+}
+
 keel_status keel_analysis_row(keel_analysis *a, const keel_row *row) {
     progress *at = &a->at;
     uint64_t step = row->step.step, hash = hash_scalars(a, row);
@@ -94,12 +113,7 @@ keel_status keel_analysis_row(keel_analysis *a, const keel_row *row) {
         keel_rules_row(a->rules, row, at->records, resumed, &a->findings);
     }
     keel_status status = group_row(a);
-    size_t changed;
-    keel_group_changed(a->group, &changed);
-    if (changed) {
-        at->health.open_warnings = keel_group_open_count(a->group, KEEL_WARNING);
-        at->health.open_criticals = keel_group_open_count(a->group, KEEL_CRITICAL);
-    }
+    count_open(a);
     bool quiet = at->health.open_warnings + at->health.open_criticals == 0;
     at->health.quiet_steps = quiet ? at->health.quiet_steps + 1 : 0;
     at->health.judged_step = step;

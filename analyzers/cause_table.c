@@ -171,16 +171,20 @@ static double lr_high(const keel_case *c, keel_verdict *v) {
 static double clip_high(const keel_case *c, keel_verdict *v) {
     double threshold = c->run->settings->max_grad_norm, usual = c->run->facts->grad_norm.median;
     const keel_trouble *t = symptom(c), *trend = FIND("tensor_trend");
+    bool in_16_bits = c->run->settings->compute != KEEL_COMPUTED_FLOAT32;
     if (!t && trend && trend->severity >= KEEL_WARNING) t = trend;
+    if (!t && in_16_bits) t = FIND("attention_logit_growth");
+    const keel_trouble *never = FIND("clip_ineffective");
+    quote(v, never);
+    if (never) return 0.8;
     if (!t || !(usual > 0) || threshold < 20 * usual) return 0;
     keel_verdict_line(v, "the clip threshold is %.4g, the usual gradient norm %.4g: %.3g times", threshold, usual,
                       threshold / usual);
     const keel_trouble *norm = FIND("grad_norm_spike");
     if (norm && norm->value < threshold)
         keel_verdict_line(v, "a norm of %.4g at step %" PRIu64 " was not clipped", norm->value, norm->peak_step);
-    if (c->run->settings->compute != KEEL_COMPUTED_FLOAT32)
-        keel_verdict_line(v, "the run computes in %s", keel_computed_name(c->run->settings->compute));
-    return c->run->settings->compute != KEEL_COMPUTED_FLOAT32 ? 0.7 : 0.6;
+    if (in_16_bits) keel_verdict_line(v, "the run computes in %s", keel_computed_name(c->run->settings->compute));
+    return !in_16_bits ? 0.6 : threshold >= 100 * usual ? 0.85 : 0.7;
 }
 
 // ---- the model ----

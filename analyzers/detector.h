@@ -78,6 +78,8 @@ typedef struct keel_detector {
     void (*start)(void *state, const keel_run_info *info);
     // One row: score before anything joins a history. Must not fail, allocate or block.
     void (*update)(void *state, const keel_detector_input *input, keel_findings *findings);
+    // Live only: about once a second while a step goes on for SECONDS already. INPUT has no row. NULL: not interested.
+    void (*watch)(void *state, const keel_detector_input *input, double seconds, keel_findings *findings);
 } keel_detector;
 
 // The scalar with index ID (-1: the run has none) where the row sets it.

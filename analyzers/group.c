@@ -414,6 +414,21 @@ uint32_t keel_group_last_id(const keel_group *g) {
     return g->last_id;
 }
 
+keel_status keel_group_adopt(keel_group *g, const keel_incident *incident) {
+    keel_status status = reserve(g, g->count + 1);
+    if (status) return status;
+    bool taken = incident->id == 0;
+    for (size_t i = 0; i < g->count; i++) taken |= g->incidents[i].id == incident->id;
+    keel_incident *own = &g->incidents[g->count];
+    *own = *incident;
+    if (taken) own->id = g->last_id + 1;
+    keel_group_set_last_id(g, own->id);
+    keel_incident_extra *extra = &g->extras[g->count++];
+    memset(extra, 0, sizeof *extra);
+    add_line(extra, incident->message);
+    return KEEL_OK;
+}
+
 // ---- state ----
 
 void keel_group_save(const keel_group *g, keel_state_writer *w) {

@@ -68,6 +68,9 @@ uint32_t keel_group_open_count(const keel_group *group, keel_severity severity);
 void keel_group_set_last_id(keel_group *group, uint32_t last);
 uint32_t keel_group_last_id(const keel_group *group);
 
+// Takes an incident that was found elsewhere as it is; under another id, where its own is taken.
+keel_status keel_group_adopt(keel_group *group, const keel_incident *incident);
+
 void keel_group_save(const keel_group *group, keel_state_writer *writer);
 keel_status keel_group_load(keel_group *group, keel_state_reader *reader);
 // The incidents of OTHER that GROUP does not have, or has in an earlier form, are kept beside GROUP's, marked as

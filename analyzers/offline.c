@@ -197,6 +197,19 @@ static keel_result *open_result(const char *source, const keel_monitor_config *c
     return result;
 }
 
+// The run may have ended in a hang, of which no row tells.
+static keel_status adopt_hang(keel_offline *o) {
+    keel_incident *incidents = NULL;
+    size_t count = 0, last = SIZE_MAX;
+    keel_status status = keel_store_incidents(o->reader, &incidents, &count);
+    for (size_t i = 0; !status && i < count; i++)
+        if (strcmp(incidents[i].rule, "hang") == 0) last = i;
+    if (last != SIZE_MAX && incidents[last].open && incidents[last].first_step > keel_analysis_last_step(o->analysis))
+        status = keel_analysis_adopt(o->analysis, &incidents[last]);
+    free(incidents);
+    return status;
+}
+
 // Fills RESULT, or closes it where STATUS is a failure.
 static keel_status finish(keel_status status, keel_result *result, keel_result **out) {
     const keel_offline *o = result->keeper;
@@ -233,6 +246,7 @@ keel_status keel_offline_follow(const char *path, const keel_monitor_config *con
         status = read_store(o, &again);
     }
     drop_snapshot_states(o);
+    if (!status) status = adopt_hang(o);
     return finish(status, result, out);
 }
 

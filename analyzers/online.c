@@ -18,6 +18,13 @@ static void publish_health(judge_context *c) {
     pthread_mutex_unlock(&c->lock);
 }
 
+static void tell(judge_context *c) {
+    publish_health(c);
+    size_t count;
+    const keel_incident *const *changed = keel_analysis_changed(c->analysis, &count);
+    for (size_t i = 0; i < count; i++) keel_monitor_emit(c->monitor, changed[i]);
+}
+
 static keel_status judge_start(void *context, const keel_run_info *info) {
     return keel_analysis_start(((judge_context *)context)->analysis, info);
 }
@@ -25,11 +32,14 @@ static keel_status judge_start(void *context, const keel_run_info *info) {
 static keel_status judge_row(void *context, const keel_row *row) {
     judge_context *c = context;
     keel_status status = keel_analysis_row(c->analysis, row);
-    publish_health(c);
-    size_t count;
-    const keel_incident *const *changed = keel_analysis_changed(c->analysis, &count);
-    for (size_t i = 0; i < count; i++) keel_monitor_emit(c->monitor, changed[i]);
+    tell(c);
     return status;
+}
+
+static void judge_watch(void *context, double seconds) {
+    judge_context *c = context;
+    if (keel_analysis_watch(c->analysis, seconds)) keel_log(KEEL_LOG_ERROR, "%s", keel_error());
+    tell(c);
 }
 
 static keel_health judge_health(void *context) {
@@ -71,6 +81,7 @@ keel_status keel_online_judge(keel_analysis *analysis, keel_monitor *monitor, ke
         .sink = {.context = c, .name = "rules", .start = judge_start, .row = judge_row, .close = judge_close},
         .health = judge_health,
         .save = judge_save,
-        .load = judge_load};
+        .load = judge_load,
+        .watch = judge_watch};
     return KEEL_OK;
 }

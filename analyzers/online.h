@@ -20,6 +20,10 @@ keel_status keel_analysis_start(keel_analysis *analysis, const keel_run_info *in
 // of the same step as the one before it (a line that every rank printed) is passed over.
 keel_status keel_analysis_row(keel_analysis *analysis, const keel_row *row);
 const keel_incident *const *keel_analysis_changed(const keel_analysis *analysis, size_t *count);
+// No row came, and a step goes on for SECONDS already: what has changed is listed as by a row.
+keel_status keel_analysis_watch(keel_analysis *analysis, double seconds);
+// An incident that was found live and that rows do not show: a hang that the run did not outlive.
+keel_status keel_analysis_adopt(keel_analysis *analysis, const keel_incident *incident);
 // All incidents so far, in the order in which they began to be seen. Owned by the analysis.
 const keel_incident *keel_analysis_incidents(const keel_analysis *analysis, size_t *count);
 // What the incident of this index says beyond that.

@@ -8,6 +8,7 @@
 #include "analyzers/group.h"
 
 const keel_detector *const keel_rule_table[] = {
+    &keel_detect_hang,
     &keel_detect_nonfinite,
     &keel_detect_replica_divergence,
     &keel_detect_rank_outlier,
@@ -237,6 +238,20 @@ void keel_rules_row(keel_rules *rules, const keel_row *row, uint64_t record, boo
                                            .resumed = resumed,
                                            .sites = rules->parts[r]};
         keel_rule_table[r]->update(rules->head[r], &input, findings);
+    }
+}
+
+void keel_rules_watch(keel_rules *rules, double seconds, keel_findings *findings) {
+    findings->count = 0;
+    for (uint32_t r = 0; r < RULES; r++) {
+        if (!rules->enabled[r] || !keel_rule_table[r]->watch) continue;
+        findings->rule = r;
+        const keel_detector_input input = {.info = rules->info,
+                                           .index = &rules->index,
+                                           .settings = &rules->settings,
+                                           .params = rules->params[r],
+                                           .sites = rules->parts[r]};
+        keel_rule_table[r]->watch(rules->head[r], &input, seconds, findings);
     }
 }
 

@@ -28,6 +28,8 @@ const keel_run_settings *keel_rules_settings(const keel_rules *rules);
 void keel_rules_ops(bool ops[KEEL_OP_COUNT]);
 // FINDINGS is emptied first.
 void keel_rules_row(keel_rules *rules, const keel_row *row, uint64_t record, bool resumed, keel_findings *findings);
+// No row came, and a step goes on for SECONDS already.
+void keel_rules_watch(keel_rules *rules, double seconds, keel_findings *findings);
 void keel_rules_save(const keel_rules *rules, keel_state_writer *writer);
 keel_status keel_rules_load(keel_rules *rules, keel_state_reader *reader); // after start
 

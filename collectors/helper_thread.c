@@ -21,6 +21,16 @@ void keel_semaphore_wait(sem_t *semaphore) {
     }
 }
 
+bool keel_semaphore_wait_second(sem_t *semaphore) {
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec++;
+    int result;
+    while ((result = sem_clockwait(semaphore, CLOCK_MONOTONIC, &until)) != 0 && errno == EINTR) {
+    }
+    return result == 0;
+}
+
 void keel_nap(long nanoseconds) {
     nanosleep(&(struct timespec){.tv_nsec = nanoseconds}, NULL);
 }

@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <semaphore.h>
+#include <stdbool.h>
 
 #include "probe/status.h"
 
@@ -12,6 +13,8 @@ keel_status keel_thread_start(pthread_t *thread, const char *name, void *(*run)(
 
 // sem_wait, whatever interrupts it.
 void keel_semaphore_wait(sem_t *semaphore);
+// The same for at most a second; false if nobody has posted until then.
+bool keel_semaphore_wait_second(sem_t *semaphore);
 
 void keel_nap(long nanoseconds);
 

@@ -1,12 +1,14 @@
 #include "collectors/monitor.h"
 
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "collectors/collector.h"
 #include "collectors/frame_pool.h"
+#include "collectors/helper_thread.h"
 #include "collectors/merge_stage.h"
 #include "collectors/quantity/quantity.h"
 #include "collectors/recorder.h"
@@ -36,6 +38,8 @@ struct keel_monitor {
     keel_merge_stage *stage;
     bool started;
     char describe[128];
+
+    _Atomic double step_began; // of the step that goes on, by the monotonic clock; 0: none does
 
     // The training thread's own.
     keel_slot *filling;
@@ -119,6 +123,14 @@ static void describe(keel_monitor *monitor, const keel_probe *probe, const keel_
              (double)keel_monitor_bytes(monitor) / 0x1p20);
 }
 
+// What lies between two steps (a checkpoint, an evaluation, the end) is none of a hang.
+static void idle(void *context) {
+    keel_monitor *monitor = context;
+    const double began = atomic_load(&monitor->step_began);
+    if (began > 0 && monitor->has_judge && monitor->judge.watch)
+        monitor->judge.watch(monitor->judge.sink.context, keel_seconds_now() - began);
+}
+
 // All that can fail on one rank alone.
 static keel_status prepare(keel_monitor *monitor, const keel_probe *probe, keel_site_plan *plans) {
     if (keel_probe_rank(probe) != monitor->rank)
@@ -148,7 +160,9 @@ static keel_status prepare(keel_monitor *monitor, const keel_probe *probe, keel_
     if (!status)
         status = keel_recorder_open(&(keel_recorder_options){.pool = &monitor->pool,
                                                              .info = leads ? &monitor->tables.info : NULL,
-                                                             .sinks = &monitor->sinks},
+                                                             .sinks = &monitor->sinks,
+                                                             .idle = leads ? idle : NULL,
+                                                             .idle_context = monitor},
                                     &monitor->recorder);
     if (!status)
         status = keel_merge_stage_open(
@@ -179,6 +193,7 @@ static keel_status start(void *context, keel_probe *probe, keel_site_plan *plans
 static keel_frame *frame_begin(void *context, uint64_t step) {
     (void)step;
     keel_monitor *monitor = context;
+    atomic_store(&monitor->step_began, keel_seconds_now());
     if (monitor->filling) // the step before was begun and never ended
         keel_frame_clear(monitor->filling->frame);
     else if (monitor->rank == 0 || !keel_merge_stage_abandoned(monitor->stage))
@@ -188,6 +203,7 @@ static keel_frame *frame_begin(void *context, uint64_t step) {
 
 static void frame_end(void *context, keel_frame *frame, const keel_step *step) {
     keel_monitor *monitor = context;
+    atomic_store(&monitor->step_began, 0);
     for (uint32_t i = 0; frame && i < monitor->collector_count; i++)
         keel_collectors[i]->sample(monitor->collectors[i], frame, monitor->rank, step);
     if (!frame && monitor->rank == 0 && !monitor->unrecorded++)

@@ -34,6 +34,9 @@ typedef struct keel_judge {
     keel_status (*save)(void *context, void **bytes, size_t *size); // training thread, after a drain
     keel_status (*load)(void *context, uint64_t step, const void *bytes,
                         size_t size); // training thread, before the first step
+    // Recorder thread, once a second while a step of this process goes on for SECONDS already and no row comes. NULL:
+    // not interested.
+    void (*watch)(void *context, double seconds);
 } keel_judge;
 
 typedef struct keel_monitor_options {

@@ -10,6 +10,8 @@ struct keel_recorder {
     const keel_run_info *info;
     keel_sink_list *sinks;
     keel_row_buffer *row; // NULL: only clear
+    void (*idle)(void *context);
+    void *idle_context;
 
     pthread_t thread;
     sem_t wake;
@@ -82,7 +84,10 @@ static void *run(void *context) {
     keel_recorder *recorder = context;
     bool stop = false;
     for (uint64_t drains = 0; !stop;) {
-        keel_semaphore_wait(&recorder->wake);
+        if (!recorder->idle)
+            keel_semaphore_wait(&recorder->wake);
+        else
+            while (!keel_semaphore_wait_second(&recorder->wake)) recorder->idle(recorder->idle_context);
         // Read first: what was put before either was set is in the ring.
         stop = atomic_load(&recorder->stop);
         const uint64_t wanted = atomic_load(&recorder->drains_wanted);
@@ -120,6 +125,8 @@ keel_status keel_recorder_open(const keel_recorder_options *options, keel_record
     recorder->pool = options->pool;
     recorder->info = options->info;
     recorder->sinks = options->sinks;
+    recorder->idle = options->idle;
+    recorder->idle_context = options->idle_context;
     sem_init(&recorder->wake, 0, 0);
     pthread_mutex_init(&recorder->mutex, NULL);
     pthread_cond_init(&recorder->drained, NULL);

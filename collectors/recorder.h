@@ -9,9 +9,11 @@
 typedef struct keel_recorder keel_recorder;
 
 typedef struct keel_recorder_options {
-    keel_frame_pool *pool;     // borrowed, like the others
-    const keel_run_info *info; // NULL: only clear
-    keel_sink_list *sinks;     // started; closed by the recorder's thread when that ends
+    keel_frame_pool *pool;       // borrowed, like the others
+    const keel_run_info *info;   // NULL: only clear
+    keel_sink_list *sinks;       // started; closed by the recorder's thread when that ends
+    void (*idle)(void *context); // called on the recorder's thread for each second in which nothing comes; NULL: nobody
+    void *idle_context;
 } keel_recorder_options;
 
 keel_status keel_recorder_open(const keel_recorder_options *options, keel_recorder **recorder);

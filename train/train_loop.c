@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include "train/clock.h"
+#include "train/cpu_wait.h"
 #include "train/pretrained.h"
 #include "train/trainer_state.h"
 
@@ -15,7 +16,7 @@ typedef struct outcome {
     double control[KEEL_CONTROL_COUNT];
     double loss_max; // of this rank
     double loss;     // of all
-    double grad_norm, lr, clip_factor, waited, loss_scale;
+    double grad_norm, lr, clip_factor, waited, queued, loss_scale;
     bool skipped, overflow; // overflow: skipped, and a lower loss scale may mend it
 } outcome;
 
@@ -42,6 +43,7 @@ static keel_status forward_backward(keel_trainer *trainer, uint64_t step, outcom
     const double rows = (double)(runner->batch_size * trainer->config->model.seq_length);
     const double tokens = rows * (double)accumulation * trainer->mesh.dp;
     double sum = 0;
+    const double queued = keel_cpu_wait_read(trainer->cpu_wait);
     out->loss_max = -INFINITY;
     keel_status status = KEEL_OK;
     for (size_t micro = 0; !status && micro < accumulation; micro++) {
@@ -52,6 +54,7 @@ static keel_status forward_backward(keel_trainer *trainer, uint64_t step, outcom
         if (isnan(mean) || mean > out->loss_max) out->loss_max = mean;
     }
     if (status) keel_buckets_give_up(trainer->buckets);
+    out->queued = keel_cpu_wait_read(trainer->cpu_wait) - queued;
     const keel_status reduced = keel_buckets_finish(trainer->buckets, &out->waited);
     keel_buckets_unscale(trainer->buckets, out->loss_scale);
     out->control[KEEL_CONTROL_LOSS_SUM] = sum;
@@ -117,6 +120,7 @@ static void end_step(keel_trainer *trainer, keel_step *end, outcome *out, double
     set_scalar(trainer, KEEL_SCALAR_TOKENS_PER_SECOND, speed);
     set_scalar(trainer, KEEL_SCALAR_REDUCE_WAIT, out->waited);
     set_scalar(trainer, KEEL_SCALAR_REDUCE_WAIT_LEAST, out->waited);
+    set_scalar(trainer, KEEL_SCALAR_CPU_WAIT, out->queued);
     const bool scaled = trainer->config->wrapper.scale_sense.type != KEEL_LOSS_SCALE_NONE;
     if (scaled) set_scalar(trainer, KEEL_SCALAR_LOSS_SCALE, out->loss_scale);
     keel_step_end(trainer->probe, end);

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "train/cpu_wait.h"
 #include "train/data/shards.h"
 #include "train/pretrained.h"
 #include "train/recovery.h"
@@ -126,6 +127,7 @@ static keel_status add_scalars(keel_trainer *trainer) {
         [KEEL_SCALAR_CLIP_FACTOR] = {"clip_factor", KEEL_SCALAR_FIRST},
         [KEEL_SCALAR_TOKENS_PER_SECOND] = {"tokens_per_second", KEEL_SCALAR_FIRST},
         [KEEL_SCALAR_REDUCE_WAIT] = {"reduce_wait_seconds", KEEL_SCALAR_MAX},
+        [KEEL_SCALAR_CPU_WAIT] = {"cpu_wait_seconds", KEEL_SCALAR_MAX},
         [KEEL_SCALAR_REDUCE_WAIT_LEAST] = {"reduce_wait_least_seconds", KEEL_SCALAR_MIN},
         [KEEL_SCALAR_LOSS_SCALE] = {"loss_scale", KEEL_SCALAR_FIRST}};
     const bool scaled = trainer->config->wrapper.scale_sense.type != KEEL_LOSS_SCALE_NONE;
@@ -249,6 +251,7 @@ static keel_status open_trainer(const keel_train_config *config, const keel_sequ
     made->new_run = !resume;
     made->replay_step = replay_step;
     made->control_op = MPI_OP_NULL;
+    made->cpu_wait = keel_cpu_wait_open();
     made->output_lock = -1;
     keel_status status = keel_mesh_open(&config->parallel, comm, &made->mesh);
     if (status) goto fail;
@@ -288,6 +291,7 @@ void keel_trainer_close(keel_trainer *trainer) {
     if (!trainer) return;
     free(trainer->monitor);
     keel_checkpoint_folder_close(&trainer->folder);
+    keel_cpu_wait_close(trainer->cpu_wait);
     if (trainer->output_lock >= 0) close(trainer->output_lock);
     keel_faults_close(&trainer->faults);
     free(trainer->tokens);

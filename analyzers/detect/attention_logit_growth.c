@@ -14,7 +14,7 @@
 enum { P_RATIO, P_LIMIT, PARAMS };
 static const keel_param_info params[PARAMS] = {
     [P_RATIO] = {"ratio", 3, 1.1, 1e6, "least rise over 256 records"},
-    [P_LIMIT] = {"logit", 50, 1, 1e6, "least logit"},
+    [P_LIMIT] = {"logit", 100, 1, 1e6, "least logit"},
 };
 
 enum { BLOCK = 8, SKIPPED_BLOCKS = 4 };

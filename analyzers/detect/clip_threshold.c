@@ -1,6 +1,7 @@
-// Clipping that never acts, or always: clip_ineffective and clip_constant. Both are notes. The threshold is the rule's
-// max_norm, else the one in the run's stored settings, else what the clip factor min(1, max_norm / (grad_norm + 1e-6))
-// tells when it is below 1.
+// Clipping that never acts, or always: clip_ineffective and clip_constant. Both are notes; clip_ineffective is a
+// warning where the run computes in 16 bits, whose rounding makes rare great gradients that clipping is there for. The
+// threshold is the rule's max_norm, else the one in the run's stored settings, else what the clip factor min(1,
+// max_norm / (grad_norm + 1e-6)) tells when it is below 1.
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -95,6 +96,7 @@ static void update_ineffective(void *memory, const keel_detector_input *in, keel
     f.expected = s->window.median;
     f.score = max_norm / s->window.median;
     f.clause = clause;
+    if (in->settings->compute != KEEL_COMPUTED_FLOAT32) f.severity = KEEL_WARNING;
     keel_findings_add(findings, &f);
 }
 

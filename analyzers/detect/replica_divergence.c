@@ -3,7 +3,12 @@
 // The residual is a sum of the copies' checksums with factors that add up to 0, and exact: there are no false alarms,
 // and equal norms prove nothing. One record is a warning, two in a row are critical, since a run whose replicas have
 // parted trains several models at once. The rank: of three copies or more the one whose norm is farther from the mean
-// of all; of two the one whose norm has left its own course by four times as much as the other's; else unknown.
+// of all. Of two:
+// - the one whose norm is to the bit what it was in the record before has missed the update;
+// - the first copy's sum must be what it was plus the sum of its update, within what rounding usually leaves: if it is
+//   not, that copy is the odd one, else the other;
+// - where means are not kept, the one whose norm has left its own course by four times as much as the other's.
+// Else it is unknown.
 #include <inttypes.h>
 #include <math.h>
 
@@ -12,9 +17,16 @@
 #include "analyzers/site_trouble.h"
 
 typedef struct part {
-    float norm, change; // logarithm of the norm while all agreed, and its last change; as far as KNOWN
-    uint32_t known;
+    double norm, change; // the norm while all agreed, and its last change
+    double mean;         // of the first copy, in the record before
+    float error, usual;  // of mean + mean of the update; what is usual is a running mean of magnitudes
+    uint16_t known;      // records of norm, up to 2
+    uint16_t checked;    // records of usual
+    uint32_t reserved;
 } part;
+
+enum { CHECKED = 8 };
+#define ODD_ERROR 8 // over what is usual
 
 typedef struct state {
     uint32_t in_row;
@@ -26,32 +38,61 @@ typedef struct state {
 
 typedef struct columns {
     const uint64_t *residual, *rank_low, *rank_high;
-    const double *low, *high, *mean;
+    const double *low, *high, *mean_log, *mean;
 } columns;
 
-// The rank whose copy is the odd one; -1: cannot be told.
-static int64_t odd_rank(const keel_detector_input *in, const columns *c, uint32_t site, const part *p) {
-    if (!c->low || !c->high || !c->mean || !c->rank_low || !c->rank_high) return -1;
-    double low = log(c->low[site]), high = log(c->high[site]), mean = c->mean[site], to_low, to_high;
-    if (!(high > low) || !isfinite(low) || !isfinite(high) || c->rank_high[site] == KEEL_NOT_COLLECTED) return -1;
-    if (in->info->sites[site].replica_count > 2) {
-        to_low = mean - low;
-        to_high = high - mean;
-    } else {
-        if (p->known < 2) return -1;
-        double expected = (double)p->norm + (double)p->change;
-        to_low = fabs(low - expected);
-        to_high = fabs(high - expected);
-        if (to_low < 4 * to_high && to_high < 4 * to_low) return -1;
-    }
+// Of two copies, by the second and third way above.
+static int64_t odd_of_two(const columns *c, uint32_t site, const part *p) {
+    if (p->known == 0) return -1;
+    bool low_stood = c->low[site] == p->norm, high_stood = c->high[site] == p->norm;
+    if (low_stood != high_stood) return (int64_t)(low_stood ? c->rank_low[site] : c->rank_high[site]);
+    if (p->checked >= CHECKED) return fabsf(p->error) >= ODD_ERROR * p->usual ? 0 : 1;
+    if (p->known < 2 || !(c->high[site] > c->low[site])) return -1;
+    double expected = p->norm + p->change;
+    double to_low = fabs(c->low[site] - expected), to_high = fabs(c->high[site] - expected);
+    if (to_low < 4 * to_high && to_high < 4 * to_low) return -1;
     return (int64_t)(to_high > to_low ? c->rank_high[site] : c->rank_low[site]);
 }
 
-static void follow(part *p, double log_norm) {
-    if (!isfinite(log_norm)) return;
-    p->change = p->known ? (float)(log_norm - (double)p->norm) : 0;
-    p->norm = (float)log_norm;
+// The rank whose copy is the odd one; -1: cannot be told.
+static int64_t odd_rank(const keel_detector_input *in, const columns *c, uint32_t site, const part *p) {
+    if (!c->low || !c->high || !c->mean_log || !c->rank_low || !c->rank_high) return -1;
+    if (c->rank_high[site] == KEEL_NOT_COLLECTED || !(c->low[site] > 0)) return -1;
+    if (in->info->sites[site].replica_count == 2) return odd_of_two(c, site, p);
+    double low = log(c->low[site]), high = log(c->high[site]), mean = c->mean_log[site];
+    if (!(high > low) || !isfinite(mean)) return -1;
+    return (int64_t)(high - mean > mean - low ? c->rank_high[site] : c->rank_low[site]);
+}
+
+// What the first copy's mean says that its own update does not.
+static void follow_mean(part *p, double mean, double of_update, bool agreed) {
+    double before = p->mean;
+    p->mean = mean;
+    p->error = (float)(mean - before - of_update);
+    if (!isfinite(p->error)) return; // the first record, or no mean
+    if (!agreed) return;
+    p->usual += (fabsf(p->error) - p->usual) / (p->checked < 31 ? (float)(p->checked + 1) : 32);
+    if (p->checked < UINT16_MAX) p->checked++;
+}
+
+static void follow_means(const keel_detector_input *in, const columns *c, part *parts) {
+    for (uint32_t i = 0; c->mean && i < in->index->count[KEEL_UPDATE]; i++) {
+        uint32_t site = in->index->sites[KEEL_UPDATE][i];
+        int32_t weight = in->index->weight[site];
+        if (weight >= 0 && c->residual[weight] != KEEL_NOT_COLLECTED)
+            follow_mean(&parts[weight], c->mean[weight], c->mean[site], c->residual[weight] == 0);
+    }
+}
+
+static void follow_norm(part *p, double norm) {
+    if (!(norm > 0)) return;
+    p->change = p->known ? norm - p->norm : 0;
+    p->norm = norm;
     if (p->known < 2) p->known++;
+}
+
+static void init_site(void *memory) {
+    ((part *)memory)->mean = NAN;
 }
 
 static void emit(const state *s, keel_findings *findings) {
@@ -70,15 +111,20 @@ static void emit(const state *s, keel_findings *findings) {
 static void update(void *memory, const keel_detector_input *in, keel_findings *findings) {
     state *s = memory;
     const keel_row *row = in->row;
-    const columns c = {row->u64[KEEL_OP_replica_residual], row->u64[KEEL_OP_rank_low],
-                       row->u64[KEEL_OP_rank_high],        row->f64[KEEL_OP_norm_low],
-                       row->f64[KEEL_OP_norm_high],        row->f64[KEEL_OP_log_norm_mean]};
+    const columns c = {row->u64[KEEL_OP_replica_residual],
+                       row->u64[KEEL_OP_rank_low],
+                       row->u64[KEEL_OP_rank_high],
+                       row->f64[KEEL_OP_norm_low],
+                       row->f64[KEEL_OP_norm_high],
+                       row->f64[KEEL_OP_log_norm_mean],
+                       row->f64[KEEL_OP_mean]};
     part *parts = in->sites;
     if (!c.residual || (row->step.flags & KEEL_STEP_DROPPED)) return;
     keel_odd_sites odd = {.count = 0};
     uint32_t weights = 0, parted = 0;
     bool any = false;
     int64_t rank = -1;
+    follow_means(in, &c, parts);
     for (uint32_t q = 0; q < KEEL_QUANTITY_COUNT; q++) {
         for (uint32_t i = 0; i < in->index->count[q]; i++) {
             uint32_t site = in->index->sites[q][i];
@@ -86,11 +132,11 @@ static void update(void *memory, const keel_detector_input *in, keel_findings *f
             any = true;
             weights += q == KEEL_WEIGHT;
             if (c.residual[site] == 0) {
-                if (q == KEEL_WEIGHT && c.mean) follow(&parts[site], c.mean[site]);
+                if (q == KEEL_WEIGHT && c.low) follow_norm(&parts[site], c.low[site]);
                 continue;
             }
             parted += q == KEEL_WEIGHT;
-            if (rank < 0) rank = odd_rank(in, &c, site, &parts[site]);
+            if (rank < 0 && q == KEEL_WEIGHT) rank = odd_rank(in, &c, site, &parts[site]);
             keel_odd_sites_add(&odd, in->index,
                                &(keel_odd_site){.site = site,
                                                 .op = "replica_residual",
@@ -120,8 +166,9 @@ const keel_detector keel_detect_replica_divergence = {
     .reach = 8,
     .ops = UINT64_C(1) << KEEL_OP_replica_residual | UINT64_C(1) << KEEL_OP_norm_low |
            UINT64_C(1) << KEEL_OP_norm_high | UINT64_C(1) << KEEL_OP_rank_low | UINT64_C(1) << KEEL_OP_rank_high |
-           UINT64_C(1) << KEEL_OP_log_norm_mean,
+           UINT64_C(1) << KEEL_OP_log_norm_mean | UINT64_C(1) << KEEL_OP_mean,
     .state_bytes = sizeof(state),
     .site_bytes = sizeof(part),
+    .init_site = init_site,
     .update = update,
 };

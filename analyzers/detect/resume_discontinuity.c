@@ -3,7 +3,8 @@
 // What must be exact: the count of updates and samples, the next batch, the learning rate (its change no greater than
 // four times those before the stop), the loss scale (the same, or one step up or down). Loss and gradient norm of the
 // next 20 records are judged against the 64 before the stop: z >= 8 and 3 % for the loss, z >= 6 and twice for the
-// norm. Where steps overlap or are missing, only what does not hang on the step before is judged.
+// norm. Where steps overlap or are missing, only what does not hang on the step before is judged. A run that goes on
+// with another number of ranks serves its data otherwise, as its settings say: what differs then is a note.
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -28,8 +29,8 @@ typedef struct state {
     uint32_t key;  // of the resume, from 1
     uint32_t left; // records still to compare
     uint32_t batches_known;
-    uint32_t reserved;
-    keel_step last; // the step before this one
+    uint32_t ranks, ranks_before; // 0: as now
+    keel_step last;               // the step before this one
     keel_recent loss, grad_norm, lr_change;
     double lr, loss_scale; // the latest; NaN: none
     keel_reference loss_before, norm_before;
@@ -44,6 +45,8 @@ static void init(void *memory) {
 static void start(void *memory, const keel_run_info *info) {
     state *s = memory;
     for (int i = 0; i < SCALARS; i++) s->id[i] = keel_run_scalar(info, names[i]);
+    if (s->ranks != info->world_size) s->ranks_before = s->ranks;
+    s->ranks = info->world_size;
 }
 
 typedef struct difference {
@@ -52,11 +55,13 @@ typedef struct difference {
 } difference;
 
 static void report(const state *s, const keel_step *step, const difference *d, keel_findings *findings) {
-    char clause[KEEL_CLAUSE_BYTES];
-    snprintf(clause, sizeof clause, "after the resume before step %" PRIu64 " %s is %.10g, expected %.10g", step->step,
-             d->series, d->value, d->expected);
+    char clause[KEEL_CLAUSE_BYTES], ranks[48] = "";
+    if (s->ranks_before)
+        snprintf(ranks, sizeof ranks, " on %" PRIu32 " ranks instead of %" PRIu32, s->ranks, s->ranks_before);
+    snprintf(clause, sizeof clause, "after the resume%s before step %" PRIu64 " %s is %.10g, expected %.10g", ranks,
+             step->step, d->series, d->value, d->expected);
     keel_finding f = {.series = d->series,
-                      .severity = KEEL_WARNING,
+                      .severity = s->ranks_before ? KEEL_INFO : KEEL_WARNING,
                       .key = s->key,
                       .closed = true,
                       .at_once = true,
@@ -161,8 +166,8 @@ static void update(void *memory, const keel_detector_input *in, keel_findings *f
         }
     }
     if (s->left) {
-        s->left--;
         compare_history(s, in, findings);
+        if (--s->left == 0) s->ranks_before = 0;
     }
     remember(s, row);
 }

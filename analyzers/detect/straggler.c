@@ -25,7 +25,7 @@ static const keel_param_info params[PARAMS] = {
 enum { RECENT = 40 };
 
 typedef struct state {
-    int32_t most, least, least_rank;
+    int32_t most, least, least_rank, cpu_wait;
     uint32_t count; // of the ring, saturating
     uint32_t at;
     uint32_t since; // records in a row in which RANK was slow
@@ -43,6 +43,7 @@ static void start(void *memory, const keel_run_info *info) {
     s->most = keel_run_scalar(info, "reduce_wait_seconds");
     s->least = keel_run_scalar(info, "reduce_wait_least_seconds");
     s->least_rank = keel_run_scalar(info, "reduce_wait_least_seconds_rank");
+    s->cpu_wait = keel_run_scalar(info, "cpu_wait_seconds");
 }
 
 static int ascending(const void *a, const void *b) {
@@ -92,12 +93,13 @@ static void report(const state *s, keel_findings *findings) {
 
 static void update(void *memory, const keel_detector_input *in, keel_findings *findings) {
     state *s = memory;
-    double most, least, rank;
+    double most, least, rank, queued;
     if (!keel_row_scalar(in->row, s->most, &most) || !keel_row_scalar(in->row, s->least, &least) ||
         !keel_row_scalar(in->row, s->least_rank, &rank))
         return;
     if (in->info->world_size < 2 || (in->row->step.flags & KEEL_STEP_DROPPED) || !(in->row->step.seconds > 0)) return;
-    float share = (float)((most - least) / in->row->step.seconds);
+    if (!keel_row_scalar(in->row, s->cpu_wait, &queued)) queued = 0;
+    float share = (float)(fmax(0, most - least - queued) / in->row->step.seconds);
     if (s->count == RECENT && !s->excursion.active) { // what is slow now is not what is usual
         const keel_track_score score = keel_track_look(&s->usual, s->shares[s->at], 0.02f);
         keel_track_add(&s->usual, s->shares[s->at], &score);

@@ -12,12 +12,13 @@
 #include "analyzers/site_trouble.h"
 #include "analyzers/track.h"
 
-enum { P_Z, P_RATIO, P_FLOOR, P_SITES, PARAMS };
+enum { P_Z, P_RATIO, P_FLOOR, P_SITES, P_SHARE, PARAMS };
 static const keel_param_info params[PARAMS] = {
     [P_Z] = {"z", 12, 3, 1e4, "robust sigmas above the expected logarithm"},
     [P_RATIO] = {"ratio", 4, 1, 1e6, "least size over the expected size"},
     [P_FLOOR] = {"floor", 0.05, 0.001, 10, "sigma of the logarithm is at least this"},
     [P_SITES] = {"sites", 3, 1, 1e6, "sites at once that are a warning in their first record"},
+    [P_SHARE] = {"share", 0.05, 0, 1, "and least share of the sites judged"},
 };
 
 enum { NORM, GREATEST, MEASURES };
@@ -59,9 +60,9 @@ static double greatest_of(const columns *c, uint32_t site) {
 
 typedef struct judgement {
     keel_odd_sites odd;
-    bool judged;    // some series had a value
-    bool lasts;     // a site is odd in two of three records
-    uint32_t fresh; // odd sites that do not remember earlier records
+    uint32_t judged; // series that had a value
+    bool lasts;      // a site is odd in two of three records
+    uint32_t fresh;  // odd sites that do not remember earlier records
 } judgement;
 
 static const uint32_t remembering =
@@ -71,9 +72,11 @@ static void judge(const keel_detector_input *in, uint32_t site, int measure, kee
                   judgement *j) {
     float x = logf((float)(value * unit));
     if (!isfinite(x)) return;
-    j->judged = true;
+    j->judged++;
     const keel_track_score score = keel_track_look(t, x, (float)in->params[P_FLOOR]);
-    bool odd = score.ready && (double)score.z >= in->params[P_Z] && (double)score.distance >= log(in->params[P_RATIO]);
+    bool sudden = t->outside < 3 || (t->recent & 7);
+    bool odd = score.ready && sudden && (double)score.z >= in->params[P_Z] &&
+               (double)score.distance >= log(in->params[P_RATIO]);
     if (odd) {
         keel_odd_sites_add(&j->odd, in->index,
                            &(keel_odd_site){.site = site,
@@ -109,7 +112,7 @@ static void update(void *memory, const keel_detector_input *in, keel_findings *f
         }
     }
     if (!j.judged) return;
-    bool many = j.fresh >= in->params[P_SITES];
+    bool many = j.fresh >= fmax(in->params[P_SITES], in->params[P_SHARE] * j.judged);
     if (!keel_site_trouble_row(&s->trouble, in, &j.odd, j.lasts || many ? KEEL_WARNING : KEEL_INFO, "rose to")) return;
     const keel_finding f = keel_site_trouble_finding(&s->trouble);
     keel_findings_add(findings, &f);

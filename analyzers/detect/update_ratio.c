@@ -1,11 +1,12 @@
 // Updates out of proportion to the weights: update_ratio = rms(update) / rms(parameter).
 //
-// Too large: by half or more of the matrices at once, for some records. A step that changes most weights by a share of
-// themselves leaves the region in which the gradient was taken; usual ratios are near 1e-3 (Karpathy, "A recipe for
-// training neural networks"), above 0.1 only in the first steps of a small model. Divided by its learning rate an
-// update of Adam is of size 1 at the first step and falls to sqrt((1 - beta1) / (1 + beta1)) where gradients are noise;
-// a median well below half of that in each of the first records says that epsilon stands above sqrt(v): too small.
-// Undefined where the rms of the weight is below 1e-6 or the learning rate is 0. Vectors are left out: they begin at 0.
+// Too large: by half or more of the matrices at once, for some records, or in the very first update. A step that
+// changes most weights by a share of themselves leaves the region in which the gradient was taken; usual ratios are
+// near 1e-3 (Karpathy, "A recipe for training neural networks"), above 0.1 only in the first steps of a small model.
+// Divided by its learning rate an update of Adam is of size 1 at the first step and falls to sqrt((1 - beta1) / (1 +
+// beta1)) where gradients are noise; a median well below half of that in each of the first records says that epsilon
+// stands above sqrt(v): too small. Undefined where the rms of the weight is below 1e-6 or the learning rate is 0.
+// Vectors are left out: they begin at 0.
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -14,10 +15,11 @@
 #include "analyzers/detect/detectors.h"
 #include "analyzers/excursion.h"
 
-enum { P_RATIO, P_RECORDS, P_SMALL, P_SMALL_RECORDS, PARAMS };
+enum { P_RATIO, P_RECORDS, P_FIRST, P_SMALL, P_SMALL_RECORDS, PARAMS };
 static const keel_param_info params[PARAMS] = {
     [P_RATIO] = {"ratio", 0.15, 1e-4, 1e6, "the ratio that the median matrix reaches"},
     [P_RECORDS] = {"records", 4, 1, 1e6, "for so many records"},
+    [P_FIRST] = {"first", 0.18, 1e-4, 1e6, "the ratio of the first update that is told at once"},
     [P_SMALL] = {"small", 0.4, 0, 1, "share of the least healthy update that the median matrix stays below"},
     [P_SMALL_RECORDS] = {"small_records", 8, 1, 64, "in each of the first so many records"},
 };
@@ -73,13 +75,13 @@ static void collect(const keel_detector_input *in, double lr, double limit, rati
 
 static void judge_large(state *s, const keel_detector_input *in, const ratios *r, keel_findings *findings) {
     double median = (double)r->ratio[r->count / 2], limit = in->params[P_RATIO];
-    bool outside = median >= limit;
+    bool outside = median >= limit, first = in->row->step.update == 1 && median >= in->params[P_FIRST];
     const keel_excursion_record record = {.step = in->row->step.step,
                                           .value = median,
                                           .expected = limit,
                                           .score = median / limit,
                                           .outside = outside,
-                                          .alarm = outside && s->large.records + 1 >= in->params[P_RECORDS]};
+                                          .alarm = outside && (first || s->large.records + 1 >= in->params[P_RECORDS])};
     if (!keel_excursion_add(&s->large, &record)) return;
     char clause[KEEL_CLAUSE_BYTES];
     snprintf(clause, sizeof clause,

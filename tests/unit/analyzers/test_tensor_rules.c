@@ -306,7 +306,7 @@ static void the_first_steps_of_a_small_model_are_not(void **unused) {
     tensor_begin(r);
     for (int i = 0; i < 100; i++) {
         tensor_next(r);
-        scale_updates(r, 1 + 13.0 / (1 + i)); // 0.2, 0.1, 0.07, ... of the weights
+        scale_updates(r, 1 + 9.0 / (1 + i)); // 0.15, 0.08, 0.06, ... of the weights
         tensor_judge(r);
     }
     assert_null(tensor_incident(r, "update_ratio", KEEL_INFO));
@@ -471,6 +471,61 @@ static void a_bit_flip_in_one_weight_of_one_rank_is_told_at_once(void **unused) 
         assert_int_equal(k->rank, (int)ranks - 1);
         assert_string_equal(k->site, "layers.2.mlp.down.weight:weight");
         assert_string_equal(k->cause, "bit flip in a weight");
+        tensor_end(r);
+    }
+}
+
+// Of two copies: the first one's sum and the sum of its update tell, however small the flip is.
+static void of_two_copies_the_sum_of_the_update_tells_the_odd_one(void **unused) {
+    (void)unused;
+    for (int odd_rank = 0; odd_rank < 2; odd_rank++) {
+        tensor_run *r = tensor_open(2, plain);
+        int weight = tensor_find(r, "layers.2.mlp.down.weight", KEEL_WEIGHT);
+        int update = tensor_find(r, "layers.2.mlp.down.weight", KEEL_UPDATE);
+        for (uint32_t s = 0; s < r->info.site_count; s++) r->sites[s].replica_count = 2;
+        tensor_begin(r);
+        double mean = 0.001, norm = 20;
+        for (int i = 0; i < 50; i++) {
+            bool flip = i == 49;
+            tensor_next(r);
+            set_residuals(r, false, flip ? weight : -1);
+            double step = 1e-6 * random_normal(&r->seed);
+            mean += step;
+            norm += 1e-3 * random_normal(&r->seed);
+            r->f64[KEEL_OP_mean][update] = step;
+            r->f64[KEEL_OP_mean][weight] = mean + 1e-12 * random_normal(&r->seed) + (flip && odd_rank == 0 ? 1e-9 : 0);
+            tensor_set_ranks(r, weight, norm, norm, flip ? norm + 1e-9 : norm);
+            tensor_judge(r);
+        }
+        const keel_incident *k = tensor_incident(r, "replica_divergence", KEEL_WARNING);
+        assert_non_null(k);
+        assert_int_equal(k->rank, odd_rank);
+        tensor_end(r);
+    }
+}
+
+// The copy whose norm is to the bit what it was has missed the update.
+static void of_two_copies_the_one_that_stood_still_is_out_of_step(void **unused) {
+    (void)unused;
+    for (int odd_rank = 0; odd_rank < 2; odd_rank++) {
+        tensor_run *r = tensor_open(2, plain);
+        tensor_begin(r);
+        double norm = 20, before = 20;
+        for (int i = 0; i < 50; i++) {
+            tensor_next(r);
+            set_residuals(r, i == 49, -1);
+            before = norm;
+            norm += 1e-3;
+            for (uint32_t s = 0; s < r->info.site_count; s++)
+                if (r->sites[s].quantity == KEEL_WEIGHT)
+                    tensor_set_ranks(r, (int)s, i == 49 && odd_rank == 0 ? before : norm, norm,
+                                     i == 49 && odd_rank == 1 ? before : norm);
+            tensor_judge(r);
+        }
+        const keel_incident *k = tensor_incident(r, "replica_divergence", KEEL_WARNING);
+        assert_non_null(k);
+        assert_int_equal(k->rank, odd_rank);
+        assert_string_equal(k->cause, "replica out of step");
         tensor_end(r);
     }
 }
@@ -753,6 +808,72 @@ static void the_rank_that_others_wait_for_is_named(void **unused) {
     }
 }
 
+static void a_step_that_does_not_end_is_told_while_it_lasts(void **unused) {
+    (void)unused;
+    tensor_run *r = tensor_open(2, plain);
+    tensor_begin(r);
+    assert_int_equal(keel_analysis_watch(r->analysis, 1000), KEEL_OK); // the first step may take its time
+    tensor_quiet(r, 20);
+    size_t changed;
+    assert_int_equal(keel_analysis_watch(r->analysis, 299), KEEL_OK);
+    assert_null(tensor_incident(r, "hang", KEEL_INFO));
+    assert_int_equal(keel_analysis_watch(r->analysis, 301), KEEL_OK);
+    keel_analysis_changed(r->analysis, &changed);
+    assert_int_equal(changed, 1);
+    const keel_incident *k = tensor_incident(r, "hang", KEEL_CRITICAL);
+    assert_non_null(k);
+    assert_int_equal(k->open, 1);
+    assert_int_equal(k->first_step, 21);
+    assert_string_equal(k->cause, "hang");
+    assert_int_equal(keel_analysis_health(r->analysis).open_criticals, 1);
+    tensor_next(r);
+    r->row.step.seconds = 400;
+    tensor_judge(r);
+    k = tensor_incident(r, "hang", KEEL_CRITICAL);
+    assert_int_equal(k->open, 0);
+    assert_true(k->value == 400);
+    assert_int_equal(keel_analysis_health(r->analysis).open_criticals, 0);
+    const keel_incident live = *k;
+    tensor_end(r);
+
+    // Afterwards, from the rows alone.
+    r = tensor_open(2, plain);
+    tensor_begin(r);
+    tensor_quiet(r, 20);
+    tensor_next(r);
+    r->row.step.seconds = 400;
+    tensor_judge(r);
+    k = tensor_incident(r, "hang", KEEL_CRITICAL);
+    assert_non_null(k);
+    assert_string_equal(k->message, live.message);
+    assert_int_equal(k->first_step, live.first_step);
+    tensor_end(r);
+}
+
+static void a_resume_on_other_ranks_is_a_note(void **unused) {
+    (void)unused;
+    for (int same = 0; same < 2; same++) {
+        tensor_run *r = tensor_open(2, plain);
+        tensor_begin(r);
+        for (int i = 0; i < 40; i++) {
+            tensor_next(r);
+            r->row.step.first_batch = r->row.step.last_batch = r->step;
+            tensor_judge(r);
+        }
+        if (!same) r->info.world_size = 4;
+        assert_int_equal(keel_analysis_start(r->analysis, &r->info), KEEL_OK);
+        tensor_next(r);
+        r->row.step.flags = KEEL_STEP_RESUMED;
+        r->row.step.first_batch = r->row.step.last_batch = 7;
+        tensor_judge(r);
+        const keel_incident *k = tensor_incident(r, "resume_discontinuity", KEEL_INFO);
+        assert_non_null(k);
+        assert_int_equal(k->severity, same ? KEEL_WARNING : KEEL_INFO);
+        assert_int_equal(strstr(k->message, "on 4 ranks instead of 2") != NULL, !same);
+        tensor_end(r);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(healthy_tensors_are_quiet),
@@ -779,6 +900,8 @@ int main(void) {
         cmocka_unit_test(one_odd_site_is_no_odd_rank),
         cmocka_unit_test(a_local_loss_that_stands_out_names_its_rank),
         cmocka_unit_test(a_bit_flip_in_one_weight_of_one_rank_is_told_at_once),
+        cmocka_unit_test(of_two_copies_the_sum_of_the_update_tells_the_odd_one),
+        cmocka_unit_test(of_two_copies_the_one_that_stood_still_is_out_of_step),
         cmocka_unit_test(a_replica_out_of_step_has_all_its_weights_different),
         cmocka_unit_test(gradients_that_are_flushed_are_told_in_half_only),
         cmocka_unit_test(half_of_all_flushed_is_critical_at_once),
@@ -792,6 +915,8 @@ int main(void) {
         cmocka_unit_test(bad_initial_values_are_told_at_the_first_step),
         cmocka_unit_test(a_leak_is_told_with_its_rank),
         cmocka_unit_test(the_rank_that_others_wait_for_is_named),
+        cmocka_unit_test(a_step_that_does_not_end_is_told_while_it_lasts),
+        cmocka_unit_test(a_resume_on_other_ranks_is_a_note),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,93 @@
+// A step that does not end.
+//
+// Longer than ten times the median step and than min_seconds. Live it is told while the step goes on (the monitor looks
+// once a second), so that somebody hears of a run that stands; afterwards by the duration of the step, if it did end.
+// The first step is left out, and what lies between two steps (a checkpoint, an evaluation) is none.
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "analyzers/detect/detectors.h"
+#include "analyzers/series.h"
+
+enum { P_TIMES, P_SECONDS, PARAMS };
+static const keel_param_info params[PARAMS] = {
+    [P_TIMES] = {"times", 10, 1.5, 1e6, "times the median step"},
+    [P_SECONDS] = {"min_seconds", 300, 0.1, 1e6, "and at least so long"},
+};
+
+enum { WINDOW = 64 };
+
+typedef struct state {
+    uint32_t active, key;
+    uint64_t records, last_step;
+    keel_window seconds;
+    double store[KEEL_WINDOW_STORE(WINDOW)];
+} state;
+
+static void init(void *memory) {
+    state *s = memory;
+    keel_window_init(&s->seconds, WINDOW);
+}
+
+static bool is_hang(const state *s, const double *p, double seconds) {
+    return s->records >= 2 && seconds >= p[P_SECONDS] && seconds >= p[P_TIMES] * s->seconds.median;
+}
+
+static void report(const state *s, uint64_t step, double seconds, const char *clause, keel_findings *findings) {
+    keel_finding f = {.series = "step_seconds",
+                      .severity = KEEL_CRITICAL,
+                      .key = s->key,
+                      .closed = !s->active,
+                      .at_once = !s->active,
+                      .site = -1,
+                      .rank = -1,
+                      .first_step = step,
+                      .peak_step = step,
+                      .last_step = step,
+                      .value = seconds,
+                      .expected = s->seconds.median,
+                      .score = seconds / fmax(s->seconds.median, 1e-9),
+                      .clause = clause};
+    keel_findings_add(findings, &f);
+}
+
+static void watch(void *memory, const keel_detector_input *in, double seconds, keel_findings *findings) {
+    state *s = memory;
+    if (!is_hang(s, in->params, seconds)) return;
+    if (!s->active) s->key++;
+    s->active = 1;
+    char clause[KEEL_CLAUSE_BYTES];
+    snprintf(clause, sizeof clause, "step %" PRIu64 " has gone on for %.3g s: a step takes %.3g s", s->last_step + 1,
+             seconds, s->seconds.median);
+    report(s, s->last_step + 1, seconds, clause, findings);
+}
+
+static void update(void *memory, const keel_detector_input *in, keel_findings *findings) {
+    state *s = memory;
+    const keel_step *step = &in->row->step;
+    if (s->active || is_hang(s, in->params, step->seconds)) {
+        if (!s->active) s->key++;
+        s->active = 0;
+        char clause[KEEL_CLAUSE_BYTES];
+        snprintf(clause, sizeof clause, "step %" PRIu64 " took %.3g s: a step takes %.3g s", step->step, step->seconds,
+                 s->seconds.median);
+        report(s, step->step, step->seconds, clause, findings);
+    } else if (step->seconds > 0 && s->records > 0) // the first one sets things up
+        keel_window_push(&s->seconds, s->store, step->seconds);
+    s->records++;
+    s->last_step = step->step;
+}
+
+const keel_detector keel_detect_hang = {
+    .rule = "hang",
+    .doc = "a step that does not end",
+    .params = params,
+    .param_count = PARAMS,
+    .link = KEEL_LINK_ALONE,
+    .reach = 0,
+    .state_bytes = sizeof(state),
+    .init = init,
+    .update = update,
+    .watch = watch,
+};
