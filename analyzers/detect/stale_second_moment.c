@@ -24,26 +24,18 @@ typedef struct part {
 } part;
 
 typedef struct state {
-    uint32_t quantity, reserved;
     keel_site_trouble trouble;
 } state;
-
-static void start(void *memory, const keel_run_info *info) {
-    state *s = memory;
-    (void)info;
-    s->quantity = (uint32_t)keel_quantity_find("adam_rms");
-}
 
 static void update(void *memory, const keel_detector_input *in, keel_findings *findings) {
     state *s = memory;
     const double *rms = in->row->f64[KEEL_OP_max];
-    if (s->quantity >= KEEL_QUANTITY_COUNT || !rms) return;
-    if (in->row->step.flags & (KEEL_STEP_SKIPPED | KEEL_STEP_DROPPED)) return;
+    if (!rms || (in->row->step.flags & (KEEL_STEP_SKIPPED | KEEL_STEP_DROPPED))) return;
     double bound = in->params[P_BOUND] / sqrt(1 - in->settings->beta2);
     keel_odd_sites odd = {.count = 0};
     bool any = false;
-    for (uint32_t i = 0; i < in->index->count[s->quantity]; i++) {
-        uint32_t site = in->index->sites[s->quantity][i];
+    for (uint32_t i = 0; i < in->index->count[KEEL_ADAM_RMS]; i++) {
+        uint32_t site = in->index->sites[KEEL_ADAM_RMS][i];
         part *p = (part *)in->sites + site;
         if (!isfinite(rms[site])) continue;
         any = true;
@@ -71,6 +63,5 @@ const keel_detector keel_detect_stale_second_moment = {
     .ops = 1u << KEEL_OP_max,
     .state_bytes = sizeof(state),
     .site_bytes = sizeof(part),
-    .start = start,
     .update = update,
 };

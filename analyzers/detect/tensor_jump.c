@@ -103,6 +103,7 @@ static void update(void *memory, const keel_detector_input *in, keel_findings *f
     bool has_lr = keel_row_scalar(row, s->lr, &lr) && lr > 0;
     judgement j = {.odd = {.count = 0}};
     for (int q = 0; q < KEEL_QUANTITY_COUNT; q++) {
+        if (q == KEEL_ADAM_RMS) continue; // has a rule of its own
         double unit = q == KEEL_UPDATE && has_lr ? 1 / lr : 1;
         for (uint32_t i = 0; i < in->index->count[q]; i++) {
             uint32_t site = in->index->sites[q][i];

@@ -661,6 +661,38 @@ static void activations_beyond_half_are_told(void **unused) {
     tensor_end(r);
 }
 
+// ---- stale_second_moment ----
+
+static void a_second_moment_that_lags_is_told(void **unused) {
+    (void)unused;
+    static const struct {
+        const char *yaml;
+        double rms; // in two of the records
+        bool told;
+    } cases[] = {
+        {"model_config: {vocab_size: 256}\noptimizer: {betas: [0.9, 0.999]}\n", 2.6, true},
+        {"model_config: {vocab_size: 256}\noptimizer: {betas: [0.9, 0.999]}\n", 1.9, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tensor_run *r = tensor_open(1, cases[i].yaml);
+        int site = tensor_site(r, "embedding.weight", KEEL_ADAM_RMS, -1, 1);
+        r->sites[site].numel = 1;
+        tensor_begin(r);
+        for (int n = 0; n < 110; n++) {
+            tensor_next(r);
+            r->f64[KEEL_OP_max][site] = n == 100 || n == 103 || n < 3 ? cases[i].rms : 0.9; // early ones do not count
+            tensor_judge(r);
+            assert_int_equal(tensor_incident(r, "stale_second_moment", KEEL_WARNING) != NULL,
+                             cases[i].told && n >= 103);
+        }
+        const keel_incident *k = tensor_incident(r, "stale_second_moment", KEEL_WARNING);
+        if (k) assert_string_equal(k->site, "embedding.weight:adam_rms");
+        if (k) assert_string_equal(k->cause, "beta2 too large");
+        if (k) assert_true(tensor_evidence_has(r, k, "beta2 is 0.999"));
+        tensor_end(r);
+    }
+}
+
 // ---- attention_logit_growth, router_collapse, drop_rate ----
 
 static void logits_that_grow_without_bound_are_told(void **unused) {
@@ -909,6 +941,7 @@ int main(void) {
         cmocka_unit_test(a_scale_that_is_too_large_and_stays_is_critical),
         cmocka_unit_test(a_search_for_the_scale_is_no_trouble),
         cmocka_unit_test(activations_beyond_half_are_told),
+        cmocka_unit_test(a_second_moment_that_lags_is_told),
         cmocka_unit_test(logits_that_grow_without_bound_are_told),
         cmocka_unit_test(a_router_that_settles_on_a_few_experts_is_told),
         cmocka_unit_test(dropped_tokens_are_told),
