@@ -122,6 +122,19 @@ static double lr_jump(const keel_case *c, keel_verdict *v) {
     return !t ? 0 : symptom(c) ? 0.92 : 1.0;
 }
 
+// Loss and gradient norm jump in one record and are back within two: the batch was bad, not the parameters.
+static double bad_batch(const keel_case *c, keel_verdict *v) {
+    enum { BACK_WITHIN = 2 + 3 }; // an excursion is known to be over three records later
+    const keel_trouble *loss = FIND("loss_spike"), *norm = FIND("grad_norm_spike");
+    (void)v;
+    if (!loss || !norm || FIND("nonfinite") || FIND("loss_divergence")) return 0;
+    if (!loss->closed || !norm->closed || loss->bursts != 1 || norm->bursts != 1) return 0;
+    bool back = loss->first_step == norm->first_step && loss->peak_step == loss->first_step &&
+                loss->last_record - loss->first_record <= BACK_WITHIN &&
+                norm->last_record - norm->first_record <= BACK_WITHIN;
+    return back ? 0.5 : 0;
+}
+
 static double beta2_large(const keel_case *c, keel_verdict *v) {
     const keel_trouble *t = FIND("stale_second_moment");
     double beta2 = c->run->settings->beta2;
@@ -131,7 +144,10 @@ static double beta2_large(const keel_case *c, keel_verdict *v) {
     if (c->run->settings->known)
         keel_verdict_line(v, "beta2 is %.6g: the second moment is a mean over about %.0f steps", beta2,
                           1 / (1 - beta2));
-    return !c->run->settings->known || beta2 >= 0.99 ? 0.8 : 0.5;
+    // The loss of a step is that of the weights before its update: where it rose no later than RMS_t, the batch is odd.
+    const keel_trouble *loss = FIND("loss_spike");
+    if (loss && loss->first_step <= t->first_step) return 0.3;
+    return !c->run->settings->known || beta2 >= 0.99 ? 0.8 : 0.4;
 }
 
 static double epsilon_large(const keel_case *c, keel_verdict *v) {
@@ -230,19 +246,6 @@ static double corrupt_data(const keel_case *c, keel_verdict *v) {
     if (!t || t->severity < KEEL_WARNING || FIND("replica_divergence")) return 0;
     quote(v, t);
     return 0.75;
-}
-
-// Loss and gradient norm jump in one record and are back within two: the batch was bad, not the parameters.
-static double bad_batch(const keel_case *c, keel_verdict *v) {
-    enum { BACK_WITHIN = 2 + 3 }; // an excursion is known to be over three records later
-    const keel_trouble *loss = FIND("loss_spike"), *norm = FIND("grad_norm_spike");
-    (void)v;
-    if (!loss || !norm || FIND("nonfinite") || FIND("loss_divergence")) return 0;
-    if (!loss->closed || !norm->closed || loss->bursts != 1 || norm->bursts != 1) return 0;
-    bool back = loss->first_step == norm->first_step && loss->peak_step == loss->first_step &&
-                loss->last_record - loss->first_record <= BACK_WITHIN &&
-                norm->last_record - norm->first_record <= BACK_WITHIN;
-    return back ? 0.5 : 0;
 }
 
 static double repeated_batch(const keel_case *c, keel_verdict *v) {

@@ -10,9 +10,10 @@
 #include "analyzers/detect/detectors.h"
 #include "analyzers/site_trouble.h"
 
-enum { P_RMS, P_BOUND, PARAMS };
+enum { P_RMS, P_JUMP, P_BOUND, PARAMS };
 static const keel_param_info params[PARAMS] = {
     [P_RMS] = {"rms", 2.3, 1, 1e6, "RMS_t that is told when two of 16 records reach it"},
+    [P_JUMP] = {"jump", 4, 1, 1e6, "and factor over the usual with which one record is enough"},
     [P_BOUND] = {"bound", 0.7, 0.1, 10, "share of 1 / sqrt(1 - beta2) that is told at once"},
 };
 
@@ -21,6 +22,7 @@ enum { WARMUP = 64 };
 typedef struct part {
     uint16_t recent; // bit per record: RMS_t was high; the latest in bit 0
     uint16_t known;
+    float usual; // RMS_t, while it was not high
 } part;
 
 typedef struct state {
@@ -40,13 +42,16 @@ static void update(void *memory, const keel_detector_input *in, keel_findings *f
         if (!isfinite(rms[site])) continue;
         any = true;
         bool warm = p->known >= WARMUP, high = warm && rms[site] >= in->params[P_RMS];
-        bool odd_now = (high && p->recent) || (warm && rms[site] >= fmax(bound, in->params[P_RMS]));
+        bool jumps = high && rms[site] >= fmin(bound, in->params[P_JUMP] * (double)p->usual);
+        bool odd_now = jumps || (high && p->recent);
         p->recent = (uint16_t)(p->recent << 1 | high);
+        if (!high) p->usual += ((float)rms[site] - p->usual) / (p->known < 31 ? (float)(p->known + 1) : 32);
         if (p->known < UINT16_MAX) p->known++;
         if (odd_now)
             keel_odd_sites_add(
                 &odd, in->index,
-                &(keel_odd_site){.site = site, .op = "max", .value = rms[site], .expected = 1, .score = rms[site]});
+                &(keel_odd_site){
+                    .site = site, .op = "max", .value = rms[site], .expected = (double)p->usual, .score = rms[site]});
     }
     if (!any || !keel_site_trouble_row(&s->trouble, in, &odd, KEEL_WARNING, "rose to")) return;
     const keel_finding f = keel_site_trouble_finding(&s->trouble);
