@@ -17,7 +17,8 @@ typedef struct keel_case {
 
 typedef struct keel_verdict {
     const char *cause;
-    double confidence; // 0..1
+    double confidence;           // 0..1
+    const keel_trouble *culprit; // whose place and rank are the incident's; NULL: those of what began first
     uint32_t lines;
     char evidence[KEEL_CAUSE_LINES][KEEL_EVIDENCE_BYTES];
 } keel_verdict;

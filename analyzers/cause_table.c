@@ -39,6 +39,7 @@ static double nonfinite_tensor(const keel_case *c, keel_verdict *v) {
 
 static double bit_flip(const keel_case *c, keel_verdict *v) {
     const keel_trouble *t = FIND("replica_divergence");
+    v->culprit = t;
     if (t) {
         keel_verdict_line(v, "%.0f of %.0f weights differ between their replicas", t->value, t->expected);
         return t->value <= 0 ? 0 : t->value <= 1 ? 0.9 : t->value <= 0.1 * t->expected ? 0.6 : 0;
@@ -60,12 +61,14 @@ static double replica_out_of_step(const keel_case *c, keel_verdict *v) {
 static double fake_float32(const keel_case *c, keel_verdict *v) {
     const keel_trouble *t = FIND("fake_float32");
     if (!t || t->severity < KEEL_WARNING) return 0;
+    v->culprit = t;
     quote(v, t);
     return 0.9;
 }
 
 static double dead_layer(const keel_case *c, keel_verdict *v) {
     const keel_trouble *t = FIND("dead_unit");
+    v->culprit = t;
     quote(v, t);
     return t ? 0.85 : 0;
 }
@@ -139,6 +142,7 @@ static double beta2_large(const keel_case *c, keel_verdict *v) {
     const keel_trouble *t = FIND("stale_second_moment");
     double beta2 = c->run->settings->beta2;
     if (!t) return 0;
+    v->culprit = t;
     keel_verdict_line(v, "RMS_t of %s reached %.3g: squared gradients are %.3g times the second moment", t->site,
                       t->value, t->value * t->value);
     if (c->run->settings->known)
@@ -207,6 +211,7 @@ static double clip_high(const keel_case *c, keel_verdict *v) {
 
 static double logit_growth(const keel_case *c, keel_verdict *v) {
     const keel_trouble *t = FIND("attention_logit_growth");
+    v->culprit = t;
     quote(v, t);
     return t ? 0.8 : 0;
 }

@@ -307,7 +307,7 @@ static void fill_evidence(const slot *s, const keel_trouble *const *order, const
 }
 
 static void fill(const slot *s, const keel_run_view *run, keel_incident *incident, keel_incident_extra *extra) {
-    const keel_trouble *order[TROUBLES], *lead = leader(s), *place = first_placed(s);
+    const keel_trouble *order[TROUBLES], *lead = leader(s);
     for (uint32_t i = 0; i < s->count; i++) order[i] = &s->troubles[i];
     qsort(order, s->count, sizeof *order, by_beginning);
 
@@ -318,8 +318,6 @@ static void fill(const slot *s, const keel_run_view *run, keel_incident *inciden
     incident->severity = greatest_severity(s);
     incident->open = !over(s);
     copy_text(incident->rule, sizeof incident->rule, keel_rule_table[lead->rule]->rule);
-    if (place) copy_text(incident->site, sizeof incident->site, place->site);
-    incident->rank = first_rank(s);
     incident->first_step = order[0]->first_step;
     for (uint32_t i = 0; i < s->count; i++) {
         const keel_trouble *t = order[i];
@@ -340,6 +338,9 @@ static void fill(const slot *s, const keel_run_view *run, keel_incident *inciden
     const keel_case c = {.run = run, .troubles = s->troubles, .count = s->count, .first_step = incident->first_step};
     keel_verdict verdict;
     keel_cause(&c, &verdict);
+    const keel_trouble *culprit = verdict.culprit, *place = culprit && culprit->site[0] ? culprit : first_placed(s);
+    if (place) copy_text(incident->site, sizeof incident->site, place->site);
+    incident->rank = culprit && culprit->rank >= 0 ? culprit->rank : first_rank(s);
     snprintf(incident->cause, sizeof incident->cause, "%s", verdict.cause);
     incident->confidence = verdict.confidence;
     extra->skipped = lead->skipped;
