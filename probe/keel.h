@@ -84,6 +84,12 @@ static inline void keel_block_add(keel_block *block, const void *data, size_t n)
 }
 KEEL_API void keel_block_end(keel_block *block);
 
+// Two sites of one tensor, where nothing changes it between them: true if the same is asked of both in this step, so
+// that one look serves both.
+KEEL_API bool keel_site_asks_alike(const keel_site *a, const keel_site *b);
+// keel_block_end, and OTHER, asked alike, takes the same; NULL: keel_block_end.
+KEEL_API void keel_block_end_both(keel_block *block, keel_site *other);
+
 // Between two steps: while paused, steps are not recorded and every site costs what a disabled one costs. The same on
 // all ranks.
 KEEL_API void keel_probe_set_paused(keel_probe *probe, bool paused);

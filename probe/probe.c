@@ -286,11 +286,22 @@ void keel_block_add_active(keel_block *block, const void *data, size_t n) {
     keel_stats_stream_add(&block->stream, &block->stats, data, n);
 }
 
-void keel_block_end(keel_block *block) {
+void keel_block_end_both(keel_block *block, keel_site *other) {
     if (!block->site) return;
     keel_stats_stream_end(&block->stream, &block->stats);
     add_part(entry_of(block->site), &block->stats);
+    if (other) add_part(entry_of(other), &block->stats);
     block->site = NULL;
+}
+
+void keel_block_end(keel_block *block) {
+    keel_block_end_both(block, NULL);
+}
+
+bool keel_site_asks_alike(const keel_site *a, const keel_site *b) {
+    const keel_site_entry *x = entry_of((keel_site *)a), *y = entry_of((keel_site *)b);
+    return a->active == b->active && x->params.eps == y->params.eps && x->params.scale == y->params.scale &&
+           x->dtype == y->dtype;
 }
 
 void keel_probe_set_paused(keel_probe *probe, bool paused) {

@@ -161,6 +161,10 @@ static keel_status open_model(keel_trainer *trainer) {
     if (!status)
         status = keel_optimizer_open(&config->optimizer, trainer->model, trainer->taps, (uint32_t)dp->rank,
                                      (uint32_t)dp->size, &trainer->optimizer);
+    size_t params = 0;
+    if (!status) (void)keel_model_params(trainer->model, &params);
+    for (size_t i = 0; i < params; i++)
+        keel_buckets_pair(trainer->buckets, i, keel_optimizer_grad_tap(trainer->optimizer, i));
     if (!status) status = add_scalars(trainer);
     trainer->faults = (keel_faults){
         .config = config, .model = trainer->model, .rank = (uint32_t)world->rank, .ranks = (uint32_t)world->size};

@@ -71,6 +71,7 @@ static void connect(keel_model *m) {
         join->branch_grad_tap = below[KEEL_PLACE_DOWN].grad;
         join->stream_tap = below[KEEL_PLACE_BLOCK].value;
         join->stream_grad_tap = below[KEEL_PLACE_BLOCK].grad;
+        keel_taps_pair(join->branch_grad_tap, join->stream_grad_tap);
     }
     for (size_t l = 0; l < layers; l++) {
         keel_layer *layer = &m->layers[l];

@@ -224,8 +224,29 @@ void keel_tap_strike(const keel_tap *tap, float *data, size_t offset, size_t n) 
     }
 }
 
+void keel_taps_pair(keel_tap *earlier, keel_tap *later) {
+    earlier->later = later;
+    later->earlier = earlier;
+}
+
+static bool serves_both(const keel_tap *earlier, const keel_tap *later) {
+    return !earlier->armed && !later->armed && !earlier->scaled && !later->scaled &&
+           keel_site_asks_alike(earlier->site, later->site);
+}
+
+keel_site *keel_tap_other(const keel_tap *later) {
+    return later->earlier && later->earlier->left ? later->earlier->site : NULL;
+}
+
+void keel_tap_over(keel_tap *tap) {
+    if (tap->earlier) tap->earlier->left = false;
+    tap->armed = false;
+}
+
 void keel_tap_begin_active(keel_tap *tap) {
     keel_taps *taps = tap->taps;
+    tap->left = tap->later && serves_both(tap, tap->later);
+    if (tap->left) return;
     size_t slot = 0;
     while (slot + 1 < OPEN_MAX && taps->used[slot]) slot++;
     taps->used[slot] = true;
@@ -273,8 +294,9 @@ void keel_tap_tile_active(keel_tap *tap, int thread, float *data, size_t offset,
 
 void keel_tap_end_active(keel_tap *tap) {
     keel_taps *taps = tap->taps;
-    for (int i = 0; i < taps->threads; i++) keel_block_end(&tap->blocks[i].block);
+    keel_site *other = keel_tap_other(tap);
+    for (int i = 0; i < taps->threads; i++) keel_block_end_both(&tap->blocks[i].block, other);
     taps->used[(size_t)(tap->blocks - taps->blocks) / (size_t)taps->threads] = false;
     tap->busy = false;
-    tap->armed = false;
+    keel_tap_over(tap);
 }

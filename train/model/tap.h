@@ -17,9 +17,11 @@ typedef struct keel_tap_block {
 typedef struct keel_tap {
     keel_site *site;
     keel_taps *taps;
-    keel_tap_block *blocks;         // block form, between begin and end: one per thread
-    const keel_fault_config *fault; // due at this tap in this step, if armed
-    bool scaled;                    // its data are gradients of the scaled loss
+    keel_tap_block *blocks;           // block form, between begin and end: one per thread
+    const keel_fault_config *fault;   // due at this tap in this step, if armed
+    struct keel_tap *earlier, *later; // of the same tensor, seen before or after this; see keel_taps_pair
+    bool left;                        // to LATER, in this step
+    bool scaled;                      // its data are gradients of the scaled loss
     bool armed;
     bool busy; // block form: something is to be done in this pass
 } keel_tap;
@@ -34,6 +36,14 @@ int keel_taps_threads(const keel_taps *taps); // threads that block forms serve
 
 // Registers the site and gives its tap, owned by TAPS.
 keel_status keel_taps_add(keel_taps *taps, const keel_site_info *info, keel_tap **tap);
+// EARLIER and LATER see the same tensor, which nothing but faults changes in between: where both are asked the same in
+// a step, and no fault is due, it is looked at once. Both in block form.
+void keel_taps_pair(keel_tap *earlier, keel_tap *later);
+// The site that what LATER's blocks have seen is to be given to as well, at each one's end; NULL if none. Until the
+// pass is over.
+keel_site *keel_tap_other(const keel_tap *later);
+// The pass of block form is over, for who ends blocks itself.
+void keel_tap_over(keel_tap *tap);
 // After all taps are known: KEEL_ERR_CONFIG naming a fault whose site does not exist, with the nearest name, whose
 // element the tensor does not have, or that meets another one at its site.
 keel_status keel_taps_check(const keel_taps *taps);

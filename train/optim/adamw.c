@@ -39,8 +39,8 @@ typedef struct watch {
     // Threads write to their own all the time: they must not share a line, nor the neighbour that is fetched with it.
     _Alignas(2 * LINE * sizeof(float)) keel_block now[STEP_TAPS];
     keel_block waiting[2][STEP_TAPS]; // of the first and the last parameter of the share
-    bool waits[2];
-    float *update, *direction; // [BLOCK]
+    keel_tap *const *taps[2];         // of WAITING; NULL: none wait
+    float *update, *direction;        // [BLOCK]
 } watch;
 
 struct keel_optimizer {
@@ -196,26 +196,28 @@ static void watch_begin(watch *w, keel_tap *const *taps, size_t count) {
 
 // The parameter of blocks [FROM, TO) of the share [BEGIN, END) is over: it is recorded at once, or waits where other
 // threads hold parts of it.
-static void watch_end(const keel_optimizer *o, watch *w, size_t count, size_t from, size_t to, size_t begin,
-                      size_t end) {
+static void watch_end(const keel_optimizer *o, watch *w, keel_tap *const *taps, size_t count, size_t from, size_t to,
+                      size_t begin, size_t end) {
     uint32_t param = o->blocks[from].param;
     bool before = from == begin && begin > 0 && o->blocks[begin - 1].param == param;
     bool after = to == end && end < o->block_count && o->blocks[end].param == param;
     if (!before && !after) {
-        for (size_t q = 0; q < count; q++) keel_block_end(&w->now[q]);
+        for (size_t q = 0; q < count; q++) keel_block_end_both(&w->now[q], keel_tap_other(taps[q]));
         return;
     }
     size_t slot = before ? 0 : 1;
     memcpy(w->waiting[slot], w->now, count * sizeof *w->now);
-    w->waits[slot] = true;
+    w->taps[slot] = taps;
 }
 
 static void end_waiting(keel_optimizer *o, size_t count) {
     for (int t = 0; t < o->threads; t++)
         for (size_t slot = 0; slot < 2; slot++) {
             watch *w = &o->watches[t];
-            for (size_t q = 0; q < count && w->waits[slot]; q++) keel_block_end(&w->waiting[slot][q]);
-            w->waits[slot] = false;
+            keel_tap *const *taps = w->taps[slot];
+            for (size_t q = 0; q < count && taps; q++)
+                keel_block_end_both(&w->waiting[slot][q], keel_tap_other(taps[q]));
+            w->taps[slot] = NULL;
         }
 }
 
@@ -248,7 +250,7 @@ static void norm_share(keel_optimizer *o, float *grad, int thread) {
     for (size_t from = begin, to; from < end; from = to) {
         uint32_t param = o->blocks[from].param;
         keel_tap *tap = o->taps[param].grad;
-        watch_begin(w, &tap, 1);
+        watch_begin(w, &o->taps[param].grad, 1);
         for (to = from; to < end && o->blocks[to].param == param; to++) {
             const block *b = &o->blocks[to];
             if (tap->armed) keel_tap_strike(tap, grad + b->offset, b->offset - o->params[param].offset, b->n);
@@ -256,8 +258,12 @@ static void norm_share(keel_optimizer *o, float *grad, int thread) {
             if (w->now[0].site) prefetch_block(grad + b->offset + BLOCK);
             keel_block_add(&w->now[0], grad + b->offset, b->n);
         }
-        watch_end(o, w, 1, from, to, begin, end);
+        watch_end(o, w, &o->taps[param].grad, 1, from, to, begin, end);
     }
+}
+
+keel_tap *keel_optimizer_grad_tap(keel_optimizer *optimizer, size_t param) {
+    return optimizer->taps[param].grad;
 }
 
 double keel_optimizer_grad_norm(keel_optimizer *optimizer, float *grad) {
@@ -265,7 +271,7 @@ double keel_optimizer_grad_norm(keel_optimizer *optimizer, float *grad) {
 #pragma omp parallel for schedule(static, 1) num_threads(o->threads)
     for (int thread = 0; thread < o->threads; thread++) norm_share(o, grad, thread);
     end_waiting(o, 1);
-    for (size_t i = 0; i < o->param_count; i++) o->taps[i].grad->armed = false;
+    for (size_t i = 0; i < o->param_count; i++) keel_tap_over(o->taps[i].grad);
     double total = 0;
     for (size_t g = 0; g < o->groups.count; g++) o->group_sums[g] = 0;
     for (size_t b = 0; b < o->block_count; b++) {
@@ -437,7 +443,7 @@ static void update_share(keel_optimizer *o, const float *grad, const keel_update
             o->block_sums[to] = update_block(rms, &p, b->n, &k);
             observe_block(o, w, b, &p);
         }
-        watch_end(o, w, STEP_TAPS, from, to, begin, end);
+        watch_end(o, w, o->taps[param].step, STEP_TAPS, from, to, begin, end);
     }
 }
 
@@ -454,7 +460,7 @@ static void observe_rms(keel_optimizer *o) {
 
 static void disarm(keel_optimizer *o) {
     for (size_t i = 0; i < o->param_count; i++)
-        for (size_t q = 0; q < STEP_TAPS; q++) o->taps[i].step[q]->armed = false;
+        for (size_t q = 0; q < STEP_TAPS; q++) keel_tap_over(o->taps[i].step[q]);
 }
 
 void keel_optimizer_step(keel_optimizer *optimizer, const float *grad, const keel_update *update) {

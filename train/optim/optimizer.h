@@ -19,6 +19,8 @@ keel_status keel_optimizer_open(const keel_optimizer_config *config, keel_model 
                                 uint32_t dp_rank, uint32_t dp_size, keel_optimizer **optimizer);
 void keel_optimizer_close(keel_optimizer *optimizer); // NULL is fine
 
+keel_tap *keel_optimizer_grad_tap(keel_optimizer *optimizer, size_t param); // of grad_reduced
+
 // Global L2 norm of GRAD over every parameter, float64 accumulation, in a fixed order (the same bits on all ranks and
 // for any number of threads); observes grad_reduced. NaN or Inf where the gradient holds one. To be called before every
 // keel_optimizer_step, which takes the norms of groups with a clipping of their own from it.

@@ -172,6 +172,12 @@ void keel_buckets_close(keel_buckets *buckets) {
     free(buckets);
 }
 
+void keel_buckets_pair(keel_buckets *buckets, size_t param, keel_tap *reduced) {
+    const keel_buckets_plan *plan = &buckets->plan;
+    if (plan->comm->size > 1 || plan->accumulation > 1 || buckets->params[param].precision != KEEL_FLOAT32) return;
+    keel_taps_pair(buckets->taps[param], reduced);
+}
+
 size_t keel_buckets_bytes(const keel_buckets *buckets) {
     return (buckets->plan.accumulation > 1 ? 2 : 1) * buckets->numel * sizeof(float);
 }

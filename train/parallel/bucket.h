@@ -28,7 +28,10 @@ typedef struct keel_buckets_plan {
 // Registers grad_unreduced of every parameter (this rank's own, per micro-batch: layout partial) and the collectives of
 // the buckets; none with one rank. Everything in PLAN is borrowed.
 keel_status keel_buckets_open(const keel_buckets_plan *plan, keel_buckets **buckets);
-void keel_buckets_close(keel_buckets *buckets);         // NULL is fine
+void keel_buckets_close(keel_buckets *buckets); // NULL is fine
+// REDUCED sees the gradient of parameter PARAM after the reduction. Where nothing is reduced, added up or rounded, that
+// is the tensor which grad_unreduced sees.
+void keel_buckets_pair(keel_buckets *buckets, size_t param, keel_tap *reduced);
 size_t keel_buckets_bytes(const keel_buckets *buckets); // allocated
 
 // The buffer [numel, flat] that micro-batch MICRO of the step writes its gradient to.
