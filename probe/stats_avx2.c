@@ -218,10 +218,16 @@ static inline vint vi_count_below64(vint counts, vint a, vint limit) {
 }
 
 // COUNTS + 1 where A and MASK share a bit and the magnitude of X is below END.
-static inline vint vi_count_shared32(vint counts, vint x, vint a, vint mask, vint end) {
+static inline vint vi_count_shared_below32(vint counts, vint x, vint a, vint mask, vint end) {
     const __m256i finite = _mm256_cmpgt_epi32(end, _mm256_and_si256(x, _mm256_set1_epi32(INT32_MAX)));
     const __m256i none = _mm256_cmpeq_epi32(_mm256_and_si256(a, mask), _mm256_setzero_si256());
     return _mm256_sub_epi32(counts, _mm256_andnot_si256(none, finite));
+}
+
+// COUNTS + 1 where A and MASK share a bit.
+static inline vint vi_count_shared32(vint counts, vint a, vint mask) {
+    const __m256i none = _mm256_cmpeq_epi32(_mm256_and_si256(a, mask), _mm256_setzero_si256());
+    return _mm256_sub_epi32(counts, _mm256_andnot_si256(none, _mm256_set1_epi32(-1)));
 }
 
 static inline vfloat vf_through_half(vfloat a) {

@@ -192,10 +192,15 @@ static inline vint vi_count_below64(vint counts, vint a, vint limit) {
 }
 
 // COUNTS + 1 where A and MASK share a bit and the magnitude of X is below END.
-static inline vint vi_count_shared32(vint counts, vint x, vint a, vint mask, vint end) {
+static inline vint vi_count_shared_below32(vint counts, vint x, vint a, vint mask, vint end) {
     const __m512i magnitude = _mm512_and_si512(x, _mm512_set1_epi32(INT32_MAX));
     const __mmask16 k = _mm512_mask_test_epi32_mask(_mm512_cmplt_epu32_mask(magnitude, end), a, mask);
     return _mm512_mask_add_epi32(counts, k, counts, _mm512_set1_epi32(1));
+}
+
+// COUNTS + 1 where A and MASK share a bit.
+static inline vint vi_count_shared32(vint counts, vint a, vint mask) {
+    return _mm512_mask_add_epi32(counts, _mm512_test_epi32_mask(a, mask), counts, _mm512_set1_epi32(1));
 }
 
 static inline vfloat vf_through_half(vfloat a) {

@@ -421,18 +421,23 @@ static uint64_t count_range(bool wide, uint64_t first, uint64_t end, const unsig
     return total(wide, below_end) - total(wide, below_first);
 }
 
+// COUNTS + 1 where A and MASK share a bit and X is finite, as all values are where SOME are not is false.
+ALWAYS_INLINE vint count_shared(bool some, vint counts, vint x, vint a, vint mask) {
+    return some ? vi_count_shared_below32(counts, x, a, mask, vi_set32(KEEL_F32_INF))
+                : vi_count_shared32(counts, a, mask);
+}
+
 // A format that holds the dtype is left out.
-ALWAYS_INLINE void count_inexact_as(keel_stats *part, bool bfloats, bool halves, const unsigned char *floats,
+ALWAYS_INLINE void count_inexact_as(keel_stats *part, bool some, bool bfloats, bool halves, const unsigned char *floats,
                                     size_t n) {
-    const vint finite_end = vi_set32(KEEL_F32_INF);
     vint bf16 = vi_set64(0), tf32 = bf16, fp16 = bf16;
     for (size_t i = 0; i < n; i += LANES) {
         const vint bits = vi_load(floats + 4 * i);
-        if (!bfloats) bf16 = vi_count_shared32(bf16, bits, bits, vi_set32(0xffff), finite_end);
-        if (!bfloats && !halves) tf32 = vi_count_shared32(tf32, bits, bits, vi_set32(0x1fff), finite_end);
+        if (!bfloats) bf16 = count_shared(some, bf16, bits, bits, vi_set32(0xffff));
+        if (!bfloats && !halves) tf32 = count_shared(some, tf32, bits, bits, vi_set32(0x1fff));
         if (!halves) {
             const vint lost = vi_xor(bits, vf_bits(vf_through_half(float_of_bits(bits))));
-            fp16 = vi_count_shared32(fp16, bits, lost, vi_set32(UINT32_MAX), finite_end);
+            fp16 = count_shared(some, fp16, bits, lost, vi_set32(UINT32_MAX));
         }
     }
     part->not_bf16 += vi_sum32(bf16);
@@ -440,13 +445,21 @@ ALWAYS_INLINE void count_inexact_as(keel_stats *part, bool bfloats, bool halves,
     part->not_fp16 += vi_sum32(fp16);
 }
 
-static void count_inexact(keel_stats *part, keel_dtype dtype, const void *floats, size_t n) {
+ALWAYS_INLINE void count_inexact_dtype(keel_stats *part, bool some, keel_dtype dtype, const void *floats, size_t n) {
     if (dtype == KEEL_BF16)
-        count_inexact_as(part, true, false, floats, n);
+        count_inexact_as(part, some, true, false, floats, n);
     else if (dtype == KEEL_F16)
-        count_inexact_as(part, false, true, floats, n);
+        count_inexact_as(part, some, false, true, floats, n);
     else
-        count_inexact_as(part, false, false, floats, n);
+        count_inexact_as(part, some, false, false, floats, n);
+}
+
+// SOME of the values may not be finite.
+static void count_inexact(keel_stats *part, bool some, keel_dtype dtype, const void *floats, size_t n) {
+    if (some)
+        count_inexact_dtype(part, true, dtype, floats, n);
+    else
+        count_inexact_dtype(part, false, dtype, floats, n);
 }
 
 static void widen(keel_dtype dtype, const unsigned char *data, size_t n, float *out) {

@@ -138,7 +138,7 @@ static void observe_base(keel_stats_stream *stream, const void *data, size_t n) 
     if (precision && wide)
         keel_scalar_precision(part, dtype, data, n);
     else if (precision)
-        count_inexact(part, dtype, floats, n);
+        count_inexact(part, s.count < (double)n, dtype, floats, n);
 }
 
 static void observe_block(keel_stats_stream *stream, const void *data, size_t n) {

@@ -6,7 +6,7 @@
 #include <string.h>
 
 // OPEN_MAX: taps in block form at a time. PACKED: elements that are copied together to be seen.
-enum { OPEN_MAX = 16, PACKED = 2048 };
+enum { OPEN_MAX = 16, PACKED = 2048, SHARED_PIECE = 1 << 16 };
 
 struct keel_taps {
     keel_probe *probe;
@@ -198,15 +198,6 @@ static void unscale(const keel_tap *tap, float *out, const float *data, size_t n
     for (size_t i = 0; i < n; i++) out[i] = data[i] * factor;
 }
 
-void keel_tap_observe_unscaled(const keel_tap *tap, const float *data, size_t n) {
-    float packed[PACKED];
-    for (size_t at = 0, take; at < n; at += take) {
-        take = n - at < PACKED ? n - at : PACKED;
-        unscale(tap, packed, data + at, take);
-        keel_observe(tap->site, packed, take);
-    }
-}
-
 void keel_tap_strike(const keel_tap *tap, float *data, size_t offset, size_t n) {
     const size_t index = (size_t)tap->fault->index;
     switch (tap->fault->kind) {
@@ -272,6 +263,17 @@ static void add(const keel_tap *tap, int thread, const float *data, size_t n) {
 void keel_tap_piece_active(keel_tap *tap, int thread, float *data, size_t offset, size_t n) {
     if (tap->armed) keel_tap_strike(tap, data, offset, n);
     add(tap, thread, data, n);
+}
+
+void keel_tap_at_active(keel_tap *tap, float *data, size_t n) {
+    const size_t parts = n / SHARED_PIECE + 1; // the last one takes the rest
+    keel_tap_begin_active(tap);
+#pragma omp parallel for schedule(static) if (parts > 2)
+    for (size_t k = 0; k < parts; k++) {
+        const size_t at = k * SHARED_PIECE;
+        keel_tap_piece(tap, omp_get_thread_num(), data + at, at, k + 1 < parts ? SHARED_PIECE : n - at);
+    }
+    keel_tap_end(tap);
 }
 
 void keel_tap_tile_active(keel_tap *tap, int thread, float *data, size_t offset, size_t stride, size_t rows,

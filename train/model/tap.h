@@ -58,15 +58,11 @@ void keel_taps_set_loss_scale(keel_taps *taps, double scale);
 // Does to DATA [n], the elements of the tensor from OFFSET on, what the fault of the armed TAP does.
 void keel_tap_strike(const keel_tap *tap, float *data, size_t offset, size_t n);
 
-void keel_tap_observe_unscaled(const keel_tap *tap, const float *data, size_t n);
-
-// DATA [n] float32: a fault writes here before anybody sees it.
+// DATA [n] float32: a fault writes here before anybody sees it. Serial code; a large tensor is looked at by all
+// threads, which would wait meanwhile.
+void keel_tap_at_active(keel_tap *tap, float *data, size_t n);
 static inline void keel_tap_at(keel_tap *tap, float *data, size_t n) {
-    if (tap->armed) keel_tap_strike(tap, data, 0, n), tap->armed = false;
-    if (tap->scaled && tap->site->active)
-        keel_tap_observe_unscaled(tap, data, n);
-    else
-        keel_observe(tap->site, data, n);
+    if (tap->armed || tap->site->active) keel_tap_at_active(tap, data, n);
 }
 
 // Block form, for a pass that writes the tensor piece by piece, also in parallel: begin, pieces from any thread, end.
