@@ -152,6 +152,18 @@ static inline vint vi_min32(vint a, vint b) {
 static inline vint vi_max16(vint a, vint b) {
     return _mm256_max_epu16(a, b);
 }
+static inline vint vi_max_signed16(vint a, vint b) {
+    return _mm256_max_epi16(a, b);
+}
+static inline vint vi_min16(vint a, vint b) {
+    return _mm256_min_epu16(a, b);
+}
+static inline vint vi_low_to_high16(vint a) {
+    return _mm256_slli_epi32(a, 16);
+} // of each 32 bits
+static inline vint vi_high_to_low16(vint a) {
+    return _mm256_srli_epi32(a, 16);
+}
 static inline vint vi_max32(vint a, vint b) {
     return _mm256_max_epu32(a, b);
 }

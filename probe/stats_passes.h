@@ -133,12 +133,9 @@ typedef struct narrow_state {
     vint zeros, near_zeros, below_normal, below_flush, below_normal16, least_less_one;
 } narrow_state;
 
-// Extremes, counts and checksum of a vector, in half K of the state.
-ALWAYS_INLINE void absorb(narrow_state *t, sum_kind kind, const keel_limits *limits, elements x, size_t k) {
-    t->max[k] = vf_max(t->max[k], x.value);
-    t->min[k] = vf_min(t->min[k], x.value);
+// Counts and checksum of a vector.
+ALWAYS_INLINE void tally_vector(narrow_state *t, sum_kind kind, const keel_limits *limits, elements x) {
     if (kind.checksum) t->hash = vi_add64(t->hash, hash_narrow(hashed_bits(kind.dtype, x.bits)));
-    if (kind.tally != TALLY_ALL) t->least[k] = vf_least(t->least[k], x.value);
     if (kind.tally == TALLY_NONE) return;
     const vint magnitude = vi_and(vf_bits(x.value), vi_set32(INT32_MAX));
     if (kind.dtype == KEEL_F16)
@@ -151,6 +148,61 @@ ALWAYS_INLINE void absorb(narrow_state *t, sum_kind kind, const keel_limits *lim
     if (kind.tally == TALLY_SMALL) return;
     t->zeros = vi_count_below32(t->zeros, magnitude, vi_set32(1));
     t->least_less_one = vi_min32(t->least_less_one, vi_sub32(magnitude, vi_set32(1))); // zeros wrap to the greatest
+}
+
+// The same and the extremes, in half K of the state.
+ALWAYS_INLINE void absorb(narrow_state *t, sum_kind kind, const keel_limits *limits, elements x, size_t k) {
+    t->max[k] = vf_max(t->max[k], x.value);
+    t->min[k] = vf_min(t->min[k], x.value);
+    if (kind.tally != TALLY_ALL) t->least[k] = vf_least(t->least[k], x.value);
+    tally_vector(t, kind, limits, x);
+}
+
+// Extremes of 16-bit elements, as they are stored. As signed integers the non-negative values are in their order, and
+// above all others; as unsigned ones the negative values are, by magnitude.
+typedef struct stored_extremes {
+    vint most_signed, most_unsigned, least;
+} stored_extremes;
+
+typedef struct element_pair {
+    elements of[2];
+} element_pair;
+
+// 2 LANES elements of 16 bits, in whatever order.
+ALWAYS_INLINE element_pair load_pair(keel_dtype dtype, const unsigned char *at, stored_extremes *e) {
+    const vint bits = vi_load(at);
+    e->most_signed = vi_max_signed16(e->most_signed, bits);
+    e->most_unsigned = vi_max16(e->most_unsigned, bits);
+    e->least = vi_min16(e->least, vi_and(bits, vi_set32(0x7fff7fff)));
+    const vint low = vi_and(bits, vi_set32(0xffff)), high = vi_high_to_low16(bits);
+    if (dtype == KEEL_BF16)
+        return (element_pair){
+            {{float_of_bits(vi_low_to_high16(bits)), low}, {float_of_bits(vi_and(bits, vi_set32(0xffff0000))), high}}};
+    return (element_pair){{{load_f16(at), low}, {load_f16(at + sizeof(vint) / 2), high}}};
+}
+
+static inline float float_of_stored(keel_dtype dtype, uint16_t bits) {
+    return dtype == KEEL_F16 ? keel_f16_to_f32(bits) : keel_bf16_to_f32(bits);
+}
+
+static void merge_stored(keel_dtype dtype, const stored_extremes *e, block_sums *out) {
+    enum { COUNT = sizeof(vint) / sizeof(uint16_t), SIGN = 0x8000 };
+    uint16_t most_signed[COUNT], most_unsigned[COUNT], least[COUNT];
+    vi_store(most_signed, e->most_signed);
+    vi_store(most_unsigned, e->most_unsigned);
+    vi_store(least, e->least);
+    for (size_t i = 1; i < COUNT; i++) {
+        if ((int16_t)most_signed[i] > (int16_t)most_signed[0]) most_signed[0] = most_signed[i];
+        if (most_unsigned[i] > most_unsigned[0]) most_unsigned[0] = most_unsigned[i];
+        if (least[i] < least[0]) least[0] = least[i];
+    }
+    const bool some_negative = most_unsigned[0] & SIGN, all_negative = most_signed[0] & SIGN;
+    const float magnitude = float_of_stored(dtype, least[0]);
+    const float min = some_negative ? float_of_stored(dtype, most_unsigned[0]) : magnitude;
+    const float max = all_negative ? -magnitude : float_of_stored(dtype, most_signed[0]);
+    if ((double)min < out->min) out->min = (double)min;
+    if ((double)max > out->max) out->max = (double)max;
+    if (keel_bits_f32(magnitude) < out->least) out->least = keel_bits_f32(magnitude);
 }
 
 static inline void add_widened(vdouble sum[2], vfloat x) {
@@ -177,9 +229,20 @@ ALWAYS_INLINE void sum_narrow(sum_kind kind, const keel_limits *limits, const un
     t.least_less_one = vi_set32(UINT32_MAX);
     const size_t vectors = n / LANES;
     size_t i = 0;
+    const bool stored = kind.dtype != KEEL_F32;
+    stored_extremes extremes = {vi_set32(0x80008000), vi_set64(0), vi_set64(UINT64_MAX)};
     for (; i + GROUP <= vectors; i += GROUP) {
         vfloat v[GROUP];
-        for (size_t k = 0; k < GROUP; k++) {
+        for (size_t k = 0; stored && k < GROUP; k += 2) {
+            const unsigned char *at = data + (i + k) * bytes;
+            prefetch(at);
+            const element_pair x = load_pair(kind.dtype, at, &extremes);
+            tally_vector(&t, kind, limits, x.of[0]);
+            tally_vector(&t, kind, limits, x.of[1]);
+            v[k] = x.of[0].value;
+            v[k + 1] = x.of[1].value;
+        }
+        for (size_t k = 0; !stored && k < GROUP; k++) {
             const unsigned char *at = data + (i + k) * bytes;
             prefetch(at);
             const elements x = load_elements(kind.dtype, at);
@@ -201,7 +264,8 @@ ALWAYS_INLINE void sum_narrow(sum_kind kind, const keel_limits *limits, const un
     out->min = vf_min_of(vf_min(t.min[0], t.min[1]));
     out->max = vf_max_of(vf_max(t.max[0], t.max[1]));
     out->checksum = kind.checksum ? vi_sum64(t.hash) : 0;
-    if (kind.tally != TALLY_ALL) out->least = keel_bits_f32((float)vf_min_of(vf_least(t.least[0], t.least[1])));
+    out->least = keel_bits_f32((float)vf_min_of(vf_least(t.least[0], t.least[1])));
+    if (stored && vectors >= GROUP) merge_stored(kind.dtype, &extremes, out);
     if (kind.tally == TALLY_NONE) return;
     out->counts = (small_counts){
         .zeros = vi_sum32(t.zeros),
