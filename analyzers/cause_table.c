@@ -148,10 +148,11 @@ static double beta2_large(const keel_case *c, keel_verdict *v) {
     if (c->run->settings->known)
         keel_verdict_line(v, "beta2 is %.6g: the second moment is a mean over about %.0f steps", beta2,
                           1 / (1 - beta2));
+    // A moment over a few dozen steps is soon where the gradients are: it is behind after any jump of theirs.
+    if (c->run->settings->known && beta2 < 0.99) return 0.3;
     // The loss of a step is that of the weights before its update: where it rose no later than RMS_t, the batch is odd.
     const keel_trouble *loss = FIND("loss_spike");
-    if (loss && loss->first_step <= t->first_step) return 0.3;
-    return !c->run->settings->known || beta2 >= 0.99 ? 0.8 : 0.4;
+    return loss && loss->first_step <= t->first_step ? 0.45 : 0.8;
 }
 
 static double epsilon_large(const keel_case *c, keel_verdict *v) {

@@ -142,7 +142,8 @@ static void judge_sites(const keel_detector_input *in, judgement *j) {
     for (size_t k = 0; k < sizeof judged / sizeof *judged; k++) {
         const uint32_t *sites = in->index->sites[judged[k]];
         for (uint32_t i = 0; i < in->index->count[judged[k]]; i++)
-            if (c.low[sites[i]] > 0) judge(in, &c, sites[i], &parts[sites[i]], j);
+            if (c.low[sites[i]] > 0 && in->info->sites[sites[i]].numel > 1)
+                judge(in, &c, sites[i], &parts[sites[i]], j);
     }
 }
 

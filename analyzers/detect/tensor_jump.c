@@ -107,6 +107,7 @@ static void update(void *memory, const keel_detector_input *in, keel_findings *f
         double unit = q == KEEL_UPDATE && has_lr ? 1 / lr : 1;
         for (uint32_t i = 0; i < in->index->count[q]; i++) {
             uint32_t site = in->index->sites[q][i];
+            if (in->info->sites[site].numel == 1) continue; // a number of its own, no mean of many: other rules know it
             double norm = norm_of(&c, site), greatest = greatest_of(&c, site);
             if (norm > 0) judge(in, site, NORM, &parts[site].tracks[NORM], norm, unit, &j);
             if (greatest > 0) judge(in, site, GREATEST, &parts[site].tracks[GREATEST], greatest, unit, &j);

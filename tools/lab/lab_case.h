@@ -3,7 +3,7 @@
 //     about: what it is, in a few words
 //     ranks: 2                      # 1
 //     alone: true                   # nothing else runs beside it (where time is judged); false
-//     text: {small: 60000, capitals: 9000}    # stretches of small letters and of capitals; small letters alone
+//     text: {small: 60000, capitals: 9000}    # stretches without and with capitals, see lab_text.h; none
 //     draw: {onset: [120, 180], rank: {of: [0, 1]}, factor: [5.0, 20.0]}
 //     train: {...}                  # sections of the trainer's YAML
 //     resume: [{...}, ...]          # each continues the run of the one before it, with these sections besides

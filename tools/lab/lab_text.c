@@ -17,7 +17,8 @@ static keel_status copy(const keel_lab_text *text, const char *path, output *out
     for (int c; (c = fgetc(from)) != EOF;) {
         const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
         if (!letter && out->space) continue;
-        const bool capital = text->capitals && out->written % (text->small + text->capitals) >= text->small;
+        const bool capital = text->capitals && strchr("bcfjkpqvwxyz", tolower(c)) &&
+                             out->written % (text->small + text->capitals) >= text->small;
         fputc(!letter ? ' ' : capital ? toupper(c) : tolower(c), out->file);
         out->written++;
         out->space = !letter;
