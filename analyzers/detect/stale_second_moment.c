@@ -4,7 +4,9 @@
 // Wortsman et al. 2023, "Stable and low-precision training for large-scale vision-language models": RMS_t >= 2.3 in the
 // embedding comes one to eight steps before a loss spike; with a large beta2 the moment is an average over thousands of
 // steps. Once warm RMS_t is at most 1 / sqrt(1 - beta2). Told from 2.3 in two of the last 16 records of a parameter,
-// and from 0.7 of that bound in one. Read at sites of quantity adam_rms (one element each), from their 65th record on.
+// and from 0.7 of that bound in one; a note
+// where beta2 is known to be below 0.99, since such a moment has caught up after some dozen steps whatever happens.
+// Read at sites of quantity adam_rms (one element each), from their 65th record on.
 #include <math.h>
 
 #include "analyzers/detect/detectors.h"
@@ -18,6 +20,7 @@ static const keel_param_info params[PARAMS] = {
 };
 
 enum { WARMUP = 64 };
+#define SHORT_MEMORY 0.99
 
 typedef struct part {
     uint16_t recent; // bit per record: RMS_t was high; the latest in bit 0
@@ -53,7 +56,8 @@ static void update(void *memory, const keel_detector_input *in, keel_findings *f
                 &(keel_odd_site){
                     .site = site, .op = "max", .value = rms[site], .expected = (double)p->usual, .score = rms[site]});
     }
-    if (!any || !keel_site_trouble_row(&s->trouble, in, &odd, KEEL_WARNING, "rose to")) return;
+    const keel_severity severity = in->settings->beta2 < SHORT_MEMORY ? KEEL_INFO : KEEL_WARNING;
+    if (!any || !keel_site_trouble_row(&s->trouble, in, &odd, severity, "rose to")) return;
     const keel_finding f = keel_site_trouble_finding(&s->trouble);
     keel_findings_add(findings, &f);
 }

@@ -1,6 +1,6 @@
 // The text of a training of the laboratory: what its files hold in letters, all else a space, so that no token is so
-// rare that a healthy run stumbles over it (as in text8, Mahoney 2006). Small letters; on request stretches between them
-// in which the twelve rarer letters are capitals, so that some tokens are long unseen and then come back.
+// rare that a healthy run stumbles over it (as in text8, Mahoney 2006). Small letters; on request stretches between
+// them in which the twelve rarer letters are capitals, so that some tokens are long unseen and then come back.
 #ifndef KEEL_TOOLS_LAB_LAB_TEXT_H
 #define KEEL_TOOLS_LAB_LAB_TEXT_H
 
