@@ -4,9 +4,9 @@
 // Wortsman et al. 2023, "Stable and low-precision training for large-scale vision-language models": RMS_t >= 2.3 in the
 // embedding comes one to eight steps before a loss spike; with a large beta2 the moment is an average over thousands of
 // steps. Once warm RMS_t is at most 1 / sqrt(1 - beta2). Told from 2.3 in two of the last 16 records of a parameter,
-// and from 0.7 of that bound in one; a note
-// where beta2 is known to be below 0.99, since such a moment has caught up after some dozen steps whatever happens.
-// Read at sites of quantity adam_rms (one element each), from their 65th record on.
+// and from 0.7 of that bound in one; a note where beta2 is known to be below 0.99, since such a moment has caught up
+// after some dozen steps whatever happens. Read at sites of quantity adam_rms (one element each), from their 65th
+// record on.
 #include <math.h>
 
 #include "analyzers/detect/detectors.h"
