@@ -69,6 +69,7 @@ static json_t *layers(const keel_comparison *c) {
     json_t *list = json_array();
     for (size_t g = 0; g < c->group_count; g++) {
         const keel_compared_group *group = &c->groups[g];
+        if (c->group_values[g].count == 0) continue; // flags alone
         json_t *layer = json_pack("{s:s, s:o, s:o, s:I, s:o}", "quantity", keel_quantity_name(group->quantity), "layer",
                                   group->layer < 0 ? json_null() : json_integer(group->layer), "module",
                                   group->layer < 0 ? keel_json_text(group->module) : json_null(), "sites",

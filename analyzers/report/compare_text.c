@@ -151,6 +151,7 @@ static void print_layers(const keel_comparison *c, FILE *out) {
         bool parted = false;
         for (end = begin; end < c->group_count && c->groups[end].quantity == c->groups[begin].quantity; end++)
             parted |= c->groups[end].parting.step > 0;
+        if (c->group_values[begin].count == 0) continue; // flags alone
         if (parted)
             print_quantity(c, begin, end, out);
         else
