@@ -26,7 +26,7 @@ class Lab(Case):
         return self.path("cases")
 
     def test_faults_are_found_by_name(self):
-        names = ["nan", "garbage_batch"]
+        names = ["nan", "garbage_batch", "bit_flip", "dead_layer"]
         args = [a for name in names for a in ("--fault", name)]
         found = json.loads(self.lab("--seed", "7", "--runs", "1", *args, "--healthy", "300", "--json").stdout)
         self.assertEqual([f["name"] for f in found["faults"]], sorted(names))
@@ -36,8 +36,9 @@ class Lab(Case):
                 self.assertIn(fault["site_right"], (1, None))
                 self.assertIn(fault["rank_right"], (1, None))
                 self.assertLessEqual(fault["latency_steps"], 2)
-        nan = found["faults"][1]
-        self.assertEqual((nan["site_right"], nan["rank_right"], nan["latency_steps"]), (1, 1, 0))
+        by_name = {f["name"]: f for f in found["faults"]}
+        for name in ("nan", "bit_flip"):
+            self.assertEqual((by_name[name]["site_right"], by_name[name]["rank_right"]), (1, 1), name)
         self.assertGreaterEqual(found["healthy"]["steps"], 300)
         self.assertEqual(found["healthy"]["criticals"], 0)
 
