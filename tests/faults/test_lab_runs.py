@@ -55,6 +55,8 @@ class Lab(Case):
     def test_what_cannot_be_run(self):
         p = self.lab("--fault", "garbage_bach", expect=2)
         self.assertRegex(p.stderr, 'no fault "garbage_bach" in .*; the nearest is "garbage_batch"')
+        p = self.lab("--fault", "healthy_gpt2", expect=2)
+        self.assertIn('"healthy_gpt2" is a healthy case and no fault', p.stderr)
         for text, wanted in (
             ("about: x\nfnd: {}\n", r"odd\.yaml:2:1: fnd: unknown key; nearest known: find"),
             ("about: x\nfind: {rules: [nonfinite]}\n", r"odd\.yaml:2:7: find\.cause: missing"),

@@ -137,6 +137,10 @@ static keel_status plan(lab *l) {
         healthy[i] = !status && !probe.lab_case->faulty;
         keel_lab_run_close(&probe);
         if (!status && !healthy[i] && wanted(l->options, names[i])) status = add_fault(l, names[i]);
+        if (healthy[i] && l->options->fault_count && wanted(l->options, names[i]))
+            status = keel_fail(KEEL_ERR_USAGE,
+                               "\"%s\" is a healthy case and no fault: --healthy STEPS takes all of them by turns",
+                               names[i]);
     }
     if (!status) status = add_healthy(l, names, healthy, count);
     free(healthy);
