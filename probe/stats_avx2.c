@@ -225,6 +225,10 @@ static inline vint vi_count_below32(vint counts, vint a, vint limit) {
     return _mm256_sub_epi32(counts, _mm256_cmpgt_epi32(limit, a));
 }
 
+static inline vint vi_count_below16(vint counts, vint a, vint limit) {
+    return _mm256_sub_epi16(counts, _mm256_cmpgt_epi16(limit, a));
+}
+
 static inline vint vi_count_below64(vint counts, vint a, vint limit) {
     return _mm256_sub_epi64(counts, _mm256_cmpgt_epi64(limit, a));
 }

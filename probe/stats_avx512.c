@@ -199,6 +199,10 @@ static inline vint vi_count_below32(vint counts, vint a, vint limit) {
     return _mm512_mask_add_epi32(counts, _mm512_cmplt_epu32_mask(a, limit), counts, _mm512_set1_epi32(1));
 }
 
+static inline vint vi_count_below16(vint counts, vint a, vint limit) {
+    return _mm512_mask_add_epi16(counts, _mm512_cmplt_epu16_mask(a, limit), counts, _mm512_set1_epi16(1));
+}
+
 static inline vint vi_count_below64(vint counts, vint a, vint limit) {
     return _mm512_mask_add_epi64(counts, _mm512_cmplt_epu64_mask(a, limit), counts, _mm512_set1_epi64(1));
 }

@@ -133,12 +133,12 @@ typedef struct narrow_state {
     vint zeros, near_zeros, below_normal, below_flush, below_normal16, least_less_one;
 } narrow_state;
 
-// Counts and checksum of a vector.
-ALWAYS_INLINE void tally_vector(narrow_state *t, sum_kind kind, const keel_limits *limits, elements x) {
+// Counts and checksum of a vector; what is told from elements as they are STORED is left out.
+ALWAYS_INLINE void tally_vector(narrow_state *t, sum_kind kind, const keel_limits *limits, elements x, bool stored) {
     if (kind.checksum) t->hash = vi_add64(t->hash, hash_narrow(hashed_bits(kind.dtype, x.bits)));
     if (kind.tally == TALLY_NONE) return;
     const vint magnitude = vi_and(vf_bits(x.value), vi_set32(INT32_MAX));
-    if (kind.dtype == KEEL_F16)
+    if (kind.dtype == KEEL_F16 && !stored)
         t->below_normal = vi_count_below32(t->below_normal, magnitude, vi_set32((uint32_t)limits->normal));
     if (kind.half)
         t->below_normal16 = vi_count_below32(t->below_normal16, magnitude, vi_set32((uint32_t)limits->normal16));
@@ -155,13 +155,14 @@ ALWAYS_INLINE void absorb(narrow_state *t, sum_kind kind, const keel_limits *lim
     t->max[k] = vf_max(t->max[k], x.value);
     t->min[k] = vf_min(t->min[k], x.value);
     if (kind.tally != TALLY_ALL) t->least[k] = vf_least(t->least[k], x.value);
-    tally_vector(t, kind, limits, x);
+    tally_vector(t, kind, limits, x, false);
 }
 
 // Extremes of 16-bit elements, as they are stored. As signed integers the non-negative values are in their order, and
 // above all others; as unsigned ones the negative values are, by magnitude.
 typedef struct stored_extremes {
     vint most_signed, most_unsigned, least;
+    vint below_normal; // counts of 16 bits: enough for a block
 } stored_extremes;
 
 typedef struct element_pair {
@@ -169,16 +170,23 @@ typedef struct element_pair {
 } element_pair;
 
 // 2 LANES elements of 16 bits, in whatever order.
-ALWAYS_INLINE element_pair load_pair(keel_dtype dtype, const unsigned char *at, stored_extremes *e) {
+ALWAYS_INLINE element_pair load_pair(keel_dtype dtype, tally wanted, const unsigned char *at, stored_extremes *e) {
     const vint bits = vi_load(at);
     e->most_signed = vi_max_signed16(e->most_signed, bits);
     e->most_unsigned = vi_max16(e->most_unsigned, bits);
-    e->least = vi_min16(e->least, vi_and(bits, vi_set32(0x7fff7fff)));
+    const vint magnitude = vi_and(bits, vi_set32(0x7fff7fff));
+    e->least = vi_min16(e->least, magnitude);
+    if (dtype == KEEL_F16 && wanted != TALLY_NONE)
+        e->below_normal = vi_count_below16(e->below_normal, magnitude, vi_set32(0x04000400));
     const vint low = vi_and(bits, vi_set32(0xffff)), high = vi_high_to_low16(bits);
     if (dtype == KEEL_BF16)
         return (element_pair){
             {{float_of_bits(vi_low_to_high16(bits)), low}, {float_of_bits(vi_and(bits, vi_set32(0xffff0000))), high}}};
     return (element_pair){{{load_f16(at), low}, {load_f16(at + sizeof(vint) / 2), high}}};
+}
+
+static uint64_t sum_of16(vint counts) {
+    return vi_sum32(vi_and(counts, vi_set32(0xffff))) + vi_sum32(vi_high_to_low16(counts));
 }
 
 static inline float float_of_stored(keel_dtype dtype, uint16_t bits) {
@@ -230,15 +238,15 @@ ALWAYS_INLINE void sum_narrow(sum_kind kind, const keel_limits *limits, const un
     const size_t vectors = n / LANES;
     size_t i = 0;
     const bool stored = kind.dtype != KEEL_F32;
-    stored_extremes extremes = {vi_set32(0x80008000), vi_set64(0), vi_set64(UINT64_MAX)};
+    stored_extremes extremes = {vi_set32(0x80008000), vi_set64(0), vi_set64(UINT64_MAX), vi_set64(0)};
     for (; i + GROUP <= vectors; i += GROUP) {
         vfloat v[GROUP];
         for (size_t k = 0; stored && k < GROUP; k += 2) {
             const unsigned char *at = data + (i + k) * bytes;
             prefetch(at);
-            const element_pair x = load_pair(kind.dtype, at, &extremes);
-            tally_vector(&t, kind, limits, x.of[0]);
-            tally_vector(&t, kind, limits, x.of[1]);
+            const element_pair x = load_pair(kind.dtype, kind.tally, at, &extremes);
+            tally_vector(&t, kind, limits, x.of[0], true);
+            tally_vector(&t, kind, limits, x.of[1], true);
             v[k] = x.of[0].value;
             v[k + 1] = x.of[1].value;
         }
@@ -270,7 +278,7 @@ ALWAYS_INLINE void sum_narrow(sum_kind kind, const keel_limits *limits, const un
     out->counts = (small_counts){
         .zeros = vi_sum32(t.zeros),
         .near_zeros = vi_sum32(t.near_zeros),
-        .below_normal = vi_sum32(t.below_normal),
+        .below_normal = vi_sum32(t.below_normal) + (kind.dtype == KEEL_F16 ? sum_of16(extremes.below_normal) : 0),
         .below_flush = vi_sum32(t.below_flush),
         .below_normal16 = vi_sum32(t.below_normal16),
         .least = keel_least_nonzero(vi_min_of32(t.least_less_one), UINT32_MAX),
