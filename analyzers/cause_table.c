@@ -130,10 +130,11 @@ static double bad_batch(const keel_case *c, keel_verdict *v) {
     enum { BACK_WITHIN = 2 + 3 }; // an excursion is known to be over three records later
     const keel_trouble *loss = FIND("loss_spike"), *norm = FIND("grad_norm_spike");
     (void)v;
-    if (!loss || !norm || FIND("nonfinite") || FIND("loss_divergence")) return 0;
-    if (!loss->closed || !norm->closed || loss->bursts != 1 || norm->bursts != 1) return 0;
-    bool back = loss->first_step == norm->first_step && loss->peak_step == loss->first_step &&
-                loss->last_record - loss->first_record <= BACK_WITHIN &&
+    if (!loss || FIND("nonfinite") || FIND("loss_divergence") || !loss->closed || loss->bursts != 1) return 0;
+    if (loss->peak_step != loss->first_step || loss->last_record - loss->first_record > BACK_WITHIN) return 0;
+    // A norm that jumped too little to be told may still show in single gradients.
+    if (!norm) return FIND("stale_second_moment") || FIND("tensor_jump") ? 0.46 : 0;
+    bool back = norm->closed && norm->bursts == 1 && norm->first_step == loss->first_step &&
                 norm->last_record - norm->first_record <= BACK_WITHIN;
     return back ? 0.5 : 0;
 }
