@@ -148,6 +148,18 @@ def document(rows):
     return "\n".join(lines) + "\n" + NOTES
 
 
-NOTES = ""
+NOTES = """
+## What bounds what is not reached
+
+**Overhead with everything on.** A step of this model shows its 124 million parameters six times (gradient, both states, direction,
+update, weight) and some 110 million values of activations and their gradients: 0.85 thousand million values, all fields of each. In cache
+a core takes them at the rate of the row "all fields, 1 MiB" of `keel-bench stats`, so that two cores need about 70 ms for them, 7 percent of the step,
+if nothing else happens meanwhile. The optimizer's pass, which waits for memory, hides about half of its share; what is left is arithmetic in a
+step that keeps both cores busy with arithmetic. To come to 2 percent at every step, the work would have to be a third of
+what it is. Every other step of everything costs half; `configs/monitor.yaml`, which is meant to be left on, takes flags of everything at every step.
+
+**Overheads below one percent** are less than what two blocks of the same run differ by on a machine that others share: the figure for
+"nothing enabled", where a step costs a frame of scalars (microseconds), shows how much. Give `keel-bench overhead --blocks 50` an hour on a quiet one.
+"""
 
 main()
