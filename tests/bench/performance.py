@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import platform
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -61,6 +62,7 @@ def measure(bin, scratch):
     for dtype, width in (("float16", 2), ("bfloat16", 2)):
         ratio = (find(dtype, "base", small)["stats_gbps"] / width) / (find("float32", "base", small)["stats_gbps"] / 4)
         yield f"{dtype} in cache, elements a second against f32", ">= 0.8", f"{ratio:.2f}", command
+    off = []
     for what, monitor in MONITORS.items():
         words = ["overhead"]
         if monitor:
@@ -75,14 +77,13 @@ def measure(bin, scratch):
         yield (f"overhead of a step, GPT-2 124M, batch 4 x 64, 2 threads: {what}", f"<= {target} %",
                f"{100 * r['overhead']:.2f} % ({r['seconds_on']:.3f} s against {r['seconds_off']:.3f} s; CPU {r['cpu_seconds_on']:.3f} s against {r['cpu_seconds_off']:.3f} s)",
                "keel-bench overhead" + (" --monitor ..." if monitor else ""))
-        if monitor is None:
-            ours = 4 * 64 / r["seconds_off"]
+        off.append(r["seconds_off"])
     r = bench(bin, "train")
     yield ("forward and backward, the same model, batch 4 x 256, against the sgemm peak of 2 threads", ">= 0.75",
            f"{r['utilisation']:.2f} ({r['gflops']:.0f} of {r['sgemm_gflops']:.0f} GFLOP/s, {r['tokens_per_second']:.0f} tokens/s)", "keel-bench train")
     yield ("AdamW update with all observations, against the copy bandwidth of 2 threads", ">= 0.80",
            f"{r['optimizer_ratio']:.2f} ({r['optimizer_gbps']:.1f} of {r['copy_gbps']:.1f} GB/s)", "keel-bench train")
-    yield from torch_rows(ours)
+    yield from torch_rows(4 * 64 / statistics.median(off))
     r = bench(bin, "detect")
     yield "detectors, 5,000 series, default rules", "<= 200 ns", f"{r['ns_per_series_step']:.0f} ns per series and step", "keel-bench detect"
     r = bench(bin, "store")
@@ -141,7 +142,7 @@ def cpu_name():
 
 
 def document(rows):
-    lines = ["# Performance", "", f"Measured by `tests/bench/performance.py` on {cpu_name()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}.",
+    lines = ["# Performance", "", f"Measured by `tests/bench/performance.py` on {cpu_name()}, {os.cpu_count()} cores, {platform.system()}.",
              "Each figure is a ratio within one run; medians of several turns. On a machine that others share, expect the ratios to hold and the rates to move.",
              "", "| what | to reach | measured | command |", "|---|---|---|---|"]
     lines += [f"| {what} | {target} | {measured} | `{command}` |" for what, target, measured, command in rows]
@@ -157,6 +158,9 @@ a core takes them at the rate of the row "all fields, 1 MiB" of `keel-bench stat
 if nothing else happens meanwhile. The optimizer's pass, which waits for memory, hides about half of its share; what is left is arithmetic in a
 step that keeps both cores busy with arithmetic. To come to 2 percent at every step, the work would have to be a third of
 what it is. Every other step of everything costs half; `configs/monitor.yaml`, which is meant to be left on, takes flags of everything at every step.
+
+**float16 in cache.** To make floats of halves takes two operations a vector, where float32 takes none and bfloat16 one; extremes and subnormals are told
+from the stored bits, which is cheaper than from floats. Between 0.74 and 0.80 of float32, by the turn.
 
 **Overheads below one percent** are less than what two blocks of the same run differ by on a machine that others share: the figure for
 "nothing enabled", where a step costs a frame of scalars (microseconds), shows how much. Give `keel-bench overhead --blocks 50` an hour on a quiet one.
