@@ -11,6 +11,7 @@
 
 enum { SLOTS = 32, TROUBLES = 12, SAME_SERIES_REACH = 4 };
 #define NO_INCIDENT UINT32_MAX
+#define SURE        0.5 // from which confidence the finding that decides the cause leads the incident
 
 // An incident that goes on or may be taken up again. Plain memory.
 typedef struct slot {
@@ -269,11 +270,21 @@ static bool names_series(const char *list, const char *series) {
     return false;
 }
 
-// The first bad place: of what began first, in the order of the data flow.
-static const keel_trouble *first_placed(const slot *s) {
+// When it began. Notes that went on before do not make it older than what it is about, but for those that explain it.
+static uint64_t beginning(const slot *s) {
+    keel_severity least = greatest_severity(s) >= KEEL_WARNING ? KEEL_WARNING : KEEL_INFO;
+    uint64_t first = UINT64_MAX;
+    for (const keel_trouble *t = s->troubles; t < s->troubles + s->count; t++)
+        if ((t->severity >= least || keel_rule_table[t->rule]->link == KEEL_LINK_CONTEXT) && t->first_step < first)
+            first = t->first_step;
+    return first;
+}
+
+// The first bad place: of what began first, from step FROM on, in the order of the data flow.
+static const keel_trouble *first_placed(const slot *s, uint64_t from) {
     const keel_trouble *best = NULL;
     for (const keel_trouble *t = s->troubles; t < s->troubles + s->count; t++) {
-        if (!t->site[0]) continue;
+        if (!t->site[0] || t->first_step < from) continue;
         bool earlier = !best || t->first_step < best->first_step;
         if (earlier || (t->first_step == best->first_step && t->flow < best->flow)) best = t;
     }
@@ -281,10 +292,10 @@ static const keel_trouble *first_placed(const slot *s) {
 }
 
 // Who it began with, by the rules in their order.
-static int32_t first_rank(const slot *s) {
+static int32_t first_rank(const slot *s, uint64_t from) {
     const keel_trouble *best = NULL;
     for (const keel_trouble *t = s->troubles; t < s->troubles + s->count; t++) {
-        if (t->rank < 0) continue;
+        if (t->rank < 0 || t->first_step < from) continue;
         bool earlier = !best || t->first_step < best->first_step;
         if (earlier || (t->first_step == best->first_step && t->rule < best->rule)) best = t;
     }
@@ -307,9 +318,15 @@ static void fill_evidence(const slot *s, const keel_trouble *const *order, const
 }
 
 static void fill(const slot *s, const keel_run_view *run, keel_incident *incident, keel_incident_extra *extra) {
-    const keel_trouble *order[TROUBLES], *lead = leader(s);
+    const keel_trouble *order[TROUBLES];
+    const uint64_t from = beginning(s);
     for (uint32_t i = 0; i < s->count; i++) order[i] = &s->troubles[i];
     qsort(order, s->count, sizeof *order, by_beginning);
+    const keel_case c = {.run = run, .troubles = s->troubles, .count = s->count, .first_step = from};
+    keel_verdict verdict;
+    keel_cause(&c, &verdict);
+    const keel_trouble *culprit = verdict.culprit, *lead = leader(s);
+    if (culprit && culprit->severity >= KEEL_WARNING && verdict.confidence >= SURE) lead = culprit;
 
     keel_incident old = *incident;
     memset(incident, 0, sizeof *incident);
@@ -318,7 +335,7 @@ static void fill(const slot *s, const keel_run_view *run, keel_incident *inciden
     incident->severity = greatest_severity(s);
     incident->open = !over(s);
     copy_text(incident->rule, sizeof incident->rule, keel_rule_table[lead->rule]->rule);
-    incident->first_step = order[0]->first_step;
+    incident->first_step = from;
     for (uint32_t i = 0; i < s->count; i++) {
         const keel_trouble *t = order[i];
         if (t->last_step > incident->last_step) incident->last_step = t->last_step;
@@ -335,12 +352,9 @@ static void fill(const slot *s, const keel_run_view *run, keel_incident *inciden
         if (order[i] == lead || !order[i]->clause[0]) continue;
         keel_text_append(incident->message, sizeof incident->message, "; %s", order[i]->clause);
     }
-    const keel_case c = {.run = run, .troubles = s->troubles, .count = s->count, .first_step = incident->first_step};
-    keel_verdict verdict;
-    keel_cause(&c, &verdict);
-    const keel_trouble *culprit = verdict.culprit, *place = culprit && culprit->site[0] ? culprit : first_placed(s);
+    const keel_trouble *place = culprit && culprit->site[0] ? culprit : first_placed(s, from);
     if (place) copy_text(incident->site, sizeof incident->site, place->site);
-    incident->rank = culprit && culprit->rank >= 0 ? culprit->rank : first_rank(s);
+    incident->rank = culprit && culprit->rank >= 0 ? culprit->rank : first_rank(s, from);
     snprintf(incident->cause, sizeof incident->cause, "%s", verdict.cause);
     incident->confidence = verdict.confidence;
     extra->skipped = lead->skipped;

@@ -92,6 +92,26 @@ static void a_new_learning_rate_is_no_jump_of_the_updates(void **unused) {
     tensor_end(r);
 }
 
+// A note that goes on is not when the trouble began.
+static void a_note_does_not_date_what_comes_later(void **unused) {
+    (void)unused;
+    tensor_run *r = tensor_open(1, plain);
+    tensor_begin(r);
+    tensor_quiet(r, 100);
+    int note = tensor_find(r, "layers.0.mlp.down.weight", KEEL_UPDATE);
+    for (int i = 0; i < 20; i++) { // a level that stays, of what remembers
+        tensor_next(r);
+        tensor_set_norm(r, note, 30);
+        if (i == 15) r->u64[KEEL_OP_nans][tensor_find(r, "layers.2.mlp.down", KEEL_ACTIVATION)] = 3;
+        tensor_judge(r);
+    }
+    const keel_incident *k = tensor_incident(r, "nonfinite", KEEL_CRITICAL);
+    assert_non_null(k);
+    assert_int_equal(k->first_step, 116);
+    assert_string_equal(k->site, "layers.2.mlp.down:activation");
+    tensor_end(r);
+}
+
 // ---- tensor_trend ----
 
 static void layers_that_rise_slowly(tensor_run *r, int layers, double factor) {
@@ -913,6 +933,7 @@ int main(void) {
         cmocka_unit_test(one_outlier_at_one_site_is_a_note),
         cmocka_unit_test(many_sites_at_once_are_a_warning_at_the_first),
         cmocka_unit_test(a_new_learning_rate_is_no_jump_of_the_updates),
+        cmocka_unit_test(a_note_does_not_date_what_comes_later),
         cmocka_unit_test(early_layers_that_rise_slowly_are_told),
         cmocka_unit_test(one_layer_or_a_small_rise_is_no_warning),
         cmocka_unit_test(a_layer_that_dies_is_told_at_its_second_record),
