@@ -199,11 +199,18 @@ static keel_lab_tally *tally_of(lab *l, const keel_lab_run *run) {
     return NULL;
 }
 
+static void add_rule(keel_lab_tally *tally, const char *rule) {
+    const size_t used = strlen(tally->found_by);
+    if (strstr(tally->found_by, rule)) return;
+    snprintf(tally->found_by + used, sizeof tally->found_by - used, "%s%s", used ? ", " : "", rule);
+}
+
 static void count_fault(const keel_lab_run *run, const keel_lab_outcome *outcome, keel_lab_tally *tally) {
     tally->runs++;
     tally->early += outcome->early;
     if (!outcome->found) return;
     tally->latencies[tally->found++] = (double)outcome->alert_step - (double)run->lab_case->find.onset;
+    add_rule(tally, outcome->incident.rule);
     tally->site_right += outcome->site_right;
     tally->rank_right += outcome->rank_right;
     tally->cause_first += outcome->cause_first;

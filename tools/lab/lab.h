@@ -21,7 +21,8 @@ typedef struct keel_lab_tally {
     char *name, *about; // owned
     bool sudden, has_site, has_rank;
     uint64_t runs, found, site_right, rank_right, cause_first, early;
-    double *latencies; // [found], owned, sorted
+    char found_by[128]; // the rules whose alerts found it: "loss_spike, tensor_jump"
+    double *latencies;  // [found], owned, sorted
 } keel_lab_tally;
 
 typedef struct keel_lab_report {

@@ -69,11 +69,11 @@ static json_t *number_or_null(double value) {
 }
 
 static json_t *json_of(const keel_lab_tally *t) {
-    return json_pack("{s:s, s:s, s:I, s:I, s:o, s:b, s:o, s:o, s:I, s:I}", "name", t->name, "about", t->about, "runs",
-                     (json_int_t)t->runs, "found", (json_int_t)t->found, "latency_steps", number_or_null(latency(t)),
-                     "sudden", t->sudden, "site_right", count_or_null(t->has_site, t->site_right), "rank_right",
-                     count_or_null(t->has_rank, t->rank_right), "cause_first", (json_int_t)t->cause_first, "early",
-                     (json_int_t)t->early);
+    return json_pack("{s:s, s:s, s:I, s:I, s:s, s:o, s:b, s:o, s:o, s:I, s:I}", "name", t->name, "about", t->about,
+                     "runs", (json_int_t)t->runs, "found", (json_int_t)t->found, "found_by", t->found_by,
+                     "latency_steps", number_or_null(latency(t)), "sudden", t->sudden, "site_right",
+                     count_or_null(t->has_site, t->site_right), "rank_right", count_or_null(t->has_rank, t->rank_right),
+                     "cause_first", (json_int_t)t->cause_first, "early", (json_int_t)t->early);
 }
 
 keel_status keel_lab_print_json(const keel_lab_report *report, uint64_t seed, FILE *out) {
@@ -128,8 +128,12 @@ static sums sum_up(const keel_lab_report *report) {
     return s;
 }
 
-static double percent(uint64_t count, uint64_t of) {
-    return of ? 100 * (double)count / (double)of : 0;
+// "97.5 %"; "-" of nothing.
+static void percent(uint64_t count, uint64_t of, char text[16]) {
+    if (of)
+        snprintf(text, 16, "%.1f %%", 100 * (double)count / (double)of);
+    else
+        strcpy(text, "-");
 }
 
 void keel_lab_print_document(const keel_lab_report *report, const char *command, FILE *out) {
@@ -150,20 +154,25 @@ void keel_lab_print_document(const keel_lab_report *report, const char *command,
           "runs in which the\n"
           "incident names the tensor or layer and the rank that were disturbed. *cause*: runs in which the first cause "
           "that is named is the\n"
-          "right one.\n\n"
-          "| fault | | found | latency | site | rank | cause |\n|---|---|---|---|---|---|---|\n",
+          "right one (`unknown` names none).\n\n"
+          "What `precision_policy` finds it reads in the run's settings, not in its tensors: the same setting is told "
+          "where it does no harm.\n\n"
+          "| fault | | found | by | latency | site | rank | cause |\n|---|---|---|---|---|---|---|---|\n",
           out);
     for (size_t i = 0; i < report->fault_count; i++) {
         const keel_lab_tally *t = &report->faults[i];
         const row r = row_of(t);
-        fprintf(out, "| `%s`%s | %s | %s | %s | %s | %s | %s |\n", t->name, t->sudden ? " +" : "", t->about, r.found,
-                r.latency, r.site, r.rank, r.cause);
+        fprintf(out, "| `%s`%s | %s | %s | %s | %s | %s | %s | %s |\n", t->name, t->sudden ? " +" : "", t->about,
+                r.found, t->found_by, r.latency, r.site, r.rank, r.cause);
     }
+    char found[16], site[16], rank[16], cause[16];
+    percent(s.found, s.runs, found);
+    percent(s.site, s.asked_site, site);
+    percent(s.rank, s.asked_rank, rank);
+    percent(s.cause, s.runs, cause);
     fprintf(out,
-            "\nAll together: found %.1f %% of %" PRIu64
-            " runs, median latency of sudden faults %g steps, right site %.1f "
-            "%%, right rank %.1f %%,\nright cause first %.1f %%.\n\n",
-            percent(s.found, s.runs), s.runs, s.sudden, percent(s.site, s.asked_site), percent(s.rank, s.asked_rank),
-            percent(s.cause, s.runs));
+            "\nAll together: found %s of %" PRIu64 " runs, median latency of sudden faults %g steps, right site %s, "
+            "right rank %s,\nright cause first %s.\n\n",
+            found, s.runs, s.sudden, site, rank, cause);
     print_healthy(report, out);
 }
