@@ -130,7 +130,11 @@ static keel_status plan(lab *l) {
     keel_status status = keel_lab_case_names(l->options->folder, &names, &count);
     if (status) return status;
     bool *healthy = calloc(count + 1, sizeof *healthy);
-    status = healthy ? check_names(l->options, names, count) : no_memory();
+    if (!healthy) {
+        keel_yaml_free_strings(names);
+        return no_memory();
+    }
+    status = check_names(l->options, names, count);
     for (size_t i = 0; !status && i < count; i++) {
         keel_lab_run probe = {0};
         status = keel_lab_run_open(l->options->folder, names[i], l->options->seed, 0, &probe);
