@@ -101,8 +101,9 @@ static const keel_yaml_field lr_fields[] = {
 
 static const keel_yaml_field parallel_fields[] = {
     KEEL_YAML_ROW_INT(keel_parallel_config, data_parallel, 0, 1 << 20),
-    KEEL_YAML_ROW_INT(keel_parallel_config, model_parallel, 1, 1),
-    KEEL_YAML_ROW_INT(keel_parallel_config, pipeline_stage, 1, 1),
+    KEEL_YAML_ROW_INT(keel_parallel_config, model_parallel, 1, 1 << 20),
+    KEEL_YAML_ROW_INT(keel_parallel_config, pipeline_stage, 1, 1 << 20),
+    KEEL_YAML_ROW_INT(keel_parallel_config, expert_parallel, 1, 1 << 20),
     KEEL_YAML_ROW_INT(keel_parallel_config, bucket_bytes, 4, 1 << 30),
     KEEL_YAML_ROW_ENUM(keel_parallel_config, grad_reduce_dtype, precision_names),
 };
@@ -327,7 +328,7 @@ static keel_status read_document(keel_yaml *doc, keel_train_config **config) {
                   .initializer_range = 0.02},
         .optimizer = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1},
         .lr = {.type = KEEL_LR_COSINE, .total_steps = UNSET},
-        .parallel = {.model_parallel = 1, .pipeline_stage = 1, .bucket_bytes = 4 << 20},
+        .parallel = {.model_parallel = 1, .pipeline_stage = 1, .expert_parallel = 1, .bucket_bytes = 4 << 20},
         .dataset = {.shard_tokens = 1 << 20, .shuffle = true},
         .checkpoint = {.keep = 3, .keep_healthy = 3},
     };

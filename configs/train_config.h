@@ -103,8 +103,9 @@ typedef struct keel_lr_config { // lr_schedule
 
 typedef struct keel_parallel_config { // parallel_config
     int64_t data_parallel;            // 0: all ranks
-    int64_t model_parallel;           // 1
+    int64_t model_parallel;           // tensor parallel ranks; 1
     int64_t pipeline_stage;           // 1
+    int64_t expert_parallel;          // divides data_parallel; 1
     int64_t bucket_bytes;             // gradient bucket; 4 MiB
     int grad_reduce_dtype; // keel_precision of the gradients' sums over ranks; float32. With one rank there is
                            // no sum, and it changes nothing

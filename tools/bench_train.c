@@ -59,6 +59,7 @@ static const uint32_t mode_fields[MODE_COUNT] = {[BASE] = KEEL_FIELDS_BASE, [ALL
 
 typedef struct bench {
     keel_probe *probe; // of the model: nobody listens
+    keel_mesh mesh;
     keel_taps *taps;
     keel_model *model;
     watched watched[MODE_COUNT];
@@ -83,7 +84,10 @@ static void plan(bench *x) {
 static keel_status open_bench(const keel_model_config *config, size_t batch, bench *x) {
     keel_status status = keel_probe_open(0, &x->probe);
     if (status == KEEL_OK) status = keel_taps_open(x->probe, 0, NULL, 0, &x->taps);
-    if (status == KEEL_OK) status = keel_model_open(config, batch, x->taps, &x->model);
+    x->mesh = keel_mesh_alone();
+    if (status == KEEL_OK)
+        status = keel_model_open(
+            &(keel_model_plan){.config = config, .micro_batch = batch, .mesh = &x->mesh, .taps = x->taps}, &x->model);
     if (status == KEEL_OK) status = keel_probe_start(x->probe);
     if (status != KEEL_OK) return status;
     size_t tokens = batch * ((size_t)config->seq_length + 1);
@@ -114,7 +118,7 @@ static keel_status open_watched(bench *x, uint32_t fields, watched *w) {
     if (status != KEEL_OK) return status;
     keel_probe_set_backend(w->probe, &backend);
     status = keel_taps_open(w->probe, 0, NULL, 0, &w->taps);
-    if (status == KEEL_OK) status = keel_optimizer_open(&adamw, x->model, w->taps, 0, 1, &w->optimizer);
+    if (status == KEEL_OK) status = keel_optimizer_open(&adamw, x->model, w->taps, &x->mesh, &w->optimizer);
     if (status == KEEL_OK) status = keel_probe_start(w->probe);
     return status;
 }

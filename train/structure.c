@@ -37,9 +37,10 @@ void keel_trainer_print_structure(const keel_trainer *trainer, FILE *out) {
     keel_model_print(trainer->model, out);
     fprintf(out,
             "\nmesh: data_parallel %" PRIu32 " x model_parallel %" PRIu32 " x pipeline_stage %" PRIu32
+            ", expert_parallel %" PRIu32
             "\nstep: %zu micro-batches of %zu sequences of %zu tokens on each data-parallel rank\n",
-            trainer->mesh.dp, trainer->mesh.tp, trainer->mesh.pp, plan->accumulation, plan->batch_size,
-            plan->seq_length);
+            trainer->mesh.dp, trainer->mesh.tp, trainer->mesh.pp, trainer->mesh.ep, plan->accumulation,
+            plan->batch_size, plan->seq_length);
     char model[32], grad[32], states[32];
     print_bytes(keel_model_bytes(trainer->model), model, sizeof model);
     print_bytes(keel_buckets_bytes(trainer->buckets), grad, sizeof grad);

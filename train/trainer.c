@@ -140,27 +140,32 @@ static keel_status add_scalars(keel_trainer *trainer) {
 
 static keel_status open_model(keel_trainer *trainer) {
     const keel_train_config *config = trainer->config;
-    const keel_comm *world = &trainer->mesh.world, *dp = &trainer->mesh.data_parallel;
+    const keel_comm *world = &trainer->mesh.world;
     const size_t accumulation = (size_t)config->runner.gradient_accumulation_steps;
     keel_probe_set_micro_count(trainer->probe, (uint32_t)accumulation);
     keel_status status =
         keel_taps_open(trainer->probe, (uint32_t)world->rank, config->faults, config->fault_count, &trainer->taps);
-    if (!status)
-        status = keel_model_open(&config->model, (size_t)config->runner.batch_size, trainer->taps, &trainer->model);
     if (!status) status = keel_collectives_open(trainer->taps, &trainer->collectives);
+    if (!status)
+        status = keel_model_open(&(keel_model_plan){.config = &config->model,
+                                                    .micro_batch = (size_t)config->runner.batch_size,
+                                                    .mesh = &trainer->mesh,
+                                                    .taps = trainer->taps,
+                                                    .collectives = trainer->collectives},
+                                 &trainer->model);
     if (!status)
         status = keel_buckets_open(&(keel_buckets_plan){.model = trainer->model,
                                                         .accumulation = accumulation,
                                                         .bucket_bytes = (size_t)config->parallel.bucket_bytes,
                                                         .precision = (keel_precision)config->parallel.grad_reduce_dtype,
-                                                        .comm = dp,
+                                                        .mesh = &trainer->mesh,
                                                         .taps = trainer->taps,
                                                         .collectives = trainer->collectives},
                                    &trainer->buckets);
     if (!status) status = open_control(trainer);
     if (!status)
-        status = keel_optimizer_open(&config->optimizer, trainer->model, trainer->taps, (uint32_t)dp->rank,
-                                     (uint32_t)dp->size, &trainer->optimizer);
+        status =
+            keel_optimizer_open(&config->optimizer, trainer->model, trainer->taps, &trainer->mesh, &trainer->optimizer);
     size_t params = 0;
     if (!status) (void)keel_model_params(trainer->model, &params);
     for (size_t i = 0; i < params; i++)

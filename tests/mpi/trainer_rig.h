@@ -88,7 +88,7 @@ static inline keel_train_config rig_config(char *output_dir, int64_t accumulatio
                   .initializer_range = 0.02},
         .optimizer = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1},
         .lr = {.type = KEEL_LR_COSINE, .learning_rate = 1e-2, .lr_end = 1e-3, .warmup_steps = 5, .total_steps = 30},
-        .parallel = {.model_parallel = 1, .pipeline_stage = 1, .bucket_bytes = 4096},
+        .parallel = {.model_parallel = 1, .pipeline_stage = 1, .expert_parallel = 1, .bucket_bytes = 4096},
         .dataset = {.shuffle = true},
         .checkpoint = {.keep = 3, .keep_healthy = 3}};
 }

@@ -104,12 +104,24 @@ static void connect(keel_model *m) {
     m->head.grad_tap = m->places.head.grad;
 }
 
-keel_status keel_model_open(const keel_model_config *config, size_t micro_batch, keel_taps *taps, keel_model **model) {
+static keel_status check_mesh(const keel_mesh *mesh) {
+    if (mesh->tp == 1 && mesh->pp == 1 && mesh->ep == 1) return KEEL_OK;
+    return keel_fail(KEEL_ERR_CONFIG,
+                     "parallel_config: model_parallel %u, pipeline_stage %u, expert_parallel %u: this trainer is data "
+                     "parallel, all must be 1",
+                     mesh->tp, mesh->pp, mesh->ep);
+}
+
+keel_status keel_model_open(const keel_model_plan *given, keel_model **model) {
+    const keel_model_config *config = given->config;
+    keel_taps *taps = given->taps;
+    keel_status status = check_mesh(given->mesh);
+    if (status) return status;
     keel_model *m = calloc(1, sizeof *m);
     if (!m) return keel_fail(KEEL_ERR_MEMORY, "no memory for the model");
     m->probe = keel_taps_probe(taps);
     m->initializer_range = config->initializer_range;
-    keel_status status = keel_context_init(config, micro_batch, keel_taps_threads(taps), &m->context);
+    status = keel_context_init(config, given->micro_batch, keel_taps_threads(taps), &m->context);
     if (status == KEEL_OK) status = keel_parameters_build(&m->context, &m->parameters);
     if (status == KEEL_OK) status = keel_places_open(&m->context, taps, &m->places);
     if (status != KEEL_OK) goto failed;

@@ -11,6 +11,7 @@
 
 #include "configs/train_config.h"
 #include "train/model/tap.h"
+#include "train/parallel/collective.h"
 
 typedef struct keel_param {
     char name[KEEL_SITE_NAME_BYTES]; // "layers.3.attention.qkv.weight"; the site's name of all its quantities
@@ -35,13 +36,21 @@ typedef struct keel_hf_tensor {
 
 typedef struct keel_model keel_model;
 
+typedef struct keel_model_plan { // everything is borrowed and outlives the model
+    const keel_model_config *config;
+    size_t micro_batch; // B
+    const keel_mesh *mesh;
+    keel_taps *taps;
+    keel_collectives *collectives; // those within the model are declared here; NULL: none, for a model that is alone
+} keel_model_plan;
+
 // MICRO_BATCH sequences of config->seq_length tokens at a time, with as many threads as omp_get_max_threads() gives
 // now. Plans and allocates all memory: nothing is allocated in a step. Registers activation and activation_grad taps of
-// every module output. TAPS must outlive the model.
+// every module output.
 //
 // The same run gives the same bits again. Sums over rows and norms do not depend on the number of threads; products may
 // in their last bits, since BLAS shares them out by threads. What is observed never changes what is computed.
-keel_status keel_model_open(const keel_model_config *config, size_t micro_batch, keel_taps *taps, keel_model **model);
+keel_status keel_model_open(const keel_model_plan *plan, keel_model **model);
 void keel_model_close(keel_model *model);
 
 const keel_param *keel_model_params(const keel_model *model, size_t *count);

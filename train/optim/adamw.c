@@ -63,7 +63,7 @@ struct keel_optimizer {
     keel_optimizer_state states[2];
 };
 
-static keel_status add_taps(keel_optimizer *o, keel_taps *taps, uint32_t dp_rank, uint32_t dp_size) {
+static keel_status add_taps(keel_optimizer *o, keel_taps *taps, const keel_mesh *mesh) {
     for (size_t i = 0; i < o->param_count; i++) {
         const keel_param *p = &o->params[i];
         keel_site_info info = {.dtype = KEEL_F32, .layout = KEEL_LAYOUT_REPLICA, .layer = p->layer, .ndim = p->ndim};
@@ -71,8 +71,8 @@ static keel_status add_taps(keel_optimizer *o, keel_taps *taps, uint32_t dp_rank
         snprintf(info.module, sizeof info.module, "%s", p->module);
         for (uint32_t d = 0; d < p->ndim; d++) info.shape[d] = p->shape[d];
         info.numel = p->numel;
-        info.replica_index = dp_rank;
-        info.replica_count = dp_size;
+        info.replica_index = (uint32_t)mesh->data_parallel.rank;
+        info.replica_count = mesh->dp;
         info.quantity = KEEL_GRAD_REDUCED;
         info.phase = KEEL_PHASE_REDUCTION;
         info.order = KEEL_ORDER_GRAD_REDUCED + (uint32_t)(o->param_count - 1 - i);
@@ -122,7 +122,7 @@ static void plan(keel_optimizer *o) {
 }
 
 keel_status keel_optimizer_open(const keel_optimizer_config *config, keel_model *model, keel_taps *taps,
-                                uint32_t dp_rank, uint32_t dp_size, keel_optimizer **optimizer) {
+                                const keel_mesh *mesh, keel_optimizer **optimizer) {
     size_t param_count;
     const keel_param *params = keel_model_params(model, &param_count);
     if (!param_count) return keel_fail(KEEL_ERR_USAGE, "an optimizer of a model without parameters");
@@ -148,7 +148,7 @@ keel_status keel_optimizer_open(const keel_optimizer_config *config, keel_model 
         status = keel_fail(KEEL_ERR_MEMORY, "no memory for the optimizer");
     if (o->watches) memset(o->watches, 0, threads * sizeof *o->watches);
     if (status == KEEL_OK) status = keel_groups_open(config, o->params, o->param_count, &o->groups);
-    if (status == KEEL_OK) status = add_taps(o, taps, dp_rank, dp_size);
+    if (status == KEEL_OK) status = add_taps(o, taps, mesh);
     if (status == KEEL_OK) {
         // Beside the weights, the first piece of the model, and the gradients, the first of another arena.
         o->arena.pieces = o->arena.first = 1;

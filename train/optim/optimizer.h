@@ -12,11 +12,11 @@ enum { KEEL_ORDER_GRAD_REDUCED = 1 << 16 };
 
 // Parameter groups are resolved by name here (first pattern that is found); KEEL_ERR_CONFIG for a bad pattern or one
 // that no parameter falls to. Registers taps of weight, grad_reduced, exp_avg, exp_avg_sq, update, adam_direction for
-// every parameter; DP ranks hold replicas (replica index DP_RANK of DP_SIZE). MODEL and TAPS must outlive the
-// optimizer. One of adam_rms, too: RMS_t = sqrt(mean(g^2 / max(v_hat, eps^2))), g after clipping, v_hat bias-corrected
-// and including g (Wortsman et al. 2023), computed on steps on which it is asked for.
+// every parameter; data-parallel ranks hold replicas. MODEL, TAPS and MESH must outlive the optimizer. One of adam_rms,
+// too: RMS_t = sqrt(mean(g^2 / max(v_hat, eps^2))), g after clipping, v_hat bias-corrected and including g (Wortsman et
+// al. 2023), computed on steps on which it is asked for.
 keel_status keel_optimizer_open(const keel_optimizer_config *config, keel_model *model, keel_taps *taps,
-                                uint32_t dp_rank, uint32_t dp_size, keel_optimizer **optimizer);
+                                const keel_mesh *mesh, keel_optimizer **optimizer);
 void keel_optimizer_close(keel_optimizer *optimizer); // NULL is fine
 
 keel_tap *keel_optimizer_grad_tap(keel_optimizer *optimizer, size_t param); // of grad_reduced

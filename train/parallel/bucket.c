@@ -108,7 +108,7 @@ static keel_status add_buckets(keel_buckets *made) {
     const keel_buckets_plan *plan = &made->plan;
     size_t size = plan->bucket_bytes / sizeof(float);
     if (size == 0) size = 1;
-    if (plan->comm->size == 1) return KEEL_OK;
+    if (plan->mesh->data_parallel.size == 1) return KEEL_OK;
     const size_t count = (made->numel + size - 1) / size;
     if (count > MAX_BUCKETS)
         return keel_fail(KEEL_ERR_CONFIG,
@@ -131,7 +131,7 @@ static keel_status add_buckets(keel_buckets *made) {
                                                               .dtype = KEEL_F32,
                                                               .precision = plan->precision,
                                                               .count = here->count,
-                                                              .comm = plan->comm,
+                                                              .comm = &plan->mesh->data_parallel,
                                                               .op = made->op},
                                       &here->collective);
         if (status) return status;
@@ -174,7 +174,9 @@ void keel_buckets_close(keel_buckets *buckets) {
 
 void keel_buckets_pair(keel_buckets *buckets, size_t param, keel_tap *reduced) {
     const keel_buckets_plan *plan = &buckets->plan;
-    if (plan->comm->size > 1 || plan->accumulation > 1 || buckets->params[param].precision != KEEL_FLOAT32) return;
+    if (plan->mesh->data_parallel.size > 1 || plan->accumulation > 1 ||
+        buckets->params[param].precision != KEEL_FLOAT32)
+        return;
     keel_taps_pair(buckets->taps[param], reduced);
 }
 

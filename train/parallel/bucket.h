@@ -20,7 +20,7 @@ typedef struct keel_buckets_plan {
     size_t bucket_bytes;
     keel_precision precision; // of the sums over ranks: each rank's part is rounded to it, and the running sum after
                               // each addition, as a ring of that dtype does; the data that is sent stays float32
-    const keel_comm *comm;    // data parallel
+    const keel_mesh *mesh;
     keel_taps *taps;
     keel_collectives *collectives;
 } keel_buckets_plan;

@@ -1,52 +1,114 @@
 #include "train/parallel/mesh.h"
 
-static keel_status check(const keel_parallel_config *config, int64_t world) {
-    if (config->model_parallel != 1 || config->pipeline_stage != 1)
+#include <stddef.h>
+
+static keel_status check(const keel_parallel_config *config, int64_t world, int64_t *dp) {
+    const int64_t tp = config->model_parallel, pp = config->pipeline_stage, ep = config->expert_parallel;
+    const int64_t model = tp * pp;
+    if (config->data_parallel == 0 && world % model)
         return keel_fail(KEEL_ERR_CONFIG,
-                         "parallel_config: model_parallel %lld, pipeline_stage %lld: this trainer is data parallel, "
-                         "both must be 1",
-                         (long long)config->model_parallel, (long long)config->pipeline_stage);
-    if (config->data_parallel != 0 && config->data_parallel != world)
+                         "parallel_config: model_parallel %lld x pipeline_stage %lld = %lld does not divide the job's "
+                         "%lld ranks",
+                         (long long)tp, (long long)pp, (long long)model, (long long)world);
+    *dp = config->data_parallel ? config->data_parallel : world / model;
+    if (*dp * model != world)
         return keel_fail(
             KEEL_ERR_CONFIG,
             "parallel_config: data_parallel %lld x model_parallel %lld x pipeline_stage %lld = %lld ranks, "
             "but the job has %lld",
-            (long long)config->data_parallel, (long long)config->model_parallel, (long long)config->pipeline_stage,
-            (long long)config->data_parallel, (long long)world);
+            (long long)*dp, (long long)tp, (long long)pp, (long long)(*dp * model), (long long)world);
+    if (*dp % ep)
+        return keel_fail(KEEL_ERR_CONFIG, "parallel_config: expert_parallel %lld does not divide data_parallel %lld",
+                         (long long)ep, (long long)*dp);
     return KEEL_OK;
 }
 
-static keel_status duplicate(MPI_Comm from, const char *name, keel_comm *comm) {
-    keel_comm made = {.name = name};
+// The ranks of FROM with the same COLOR, in the order of KEY.
+static keel_status split(MPI_Comm from, const char *name, uint32_t color, uint32_t key, uint32_t size,
+                         keel_comm *comm) {
+    keel_comm made = {.name = name, .mpi = MPI_COMM_NULL, .size = 1};
+    if (size > 1) {
+        if (MPI_Comm_split(from, (int)color, (int)key, &made.mpi) != MPI_SUCCESS)
+            return keel_fail(KEEL_ERR_COMM, "MPI gave no communicator for %s", name);
+        MPI_Comm_set_errhandler(made.mpi, MPI_ERRORS_RETURN);
+        MPI_Comm_set_name(made.mpi, name);
+        MPI_Comm_rank(made.mpi, &made.rank);
+        MPI_Comm_size(made.mpi, &made.size);
+    }
+    *comm = made;
+    return KEEL_OK;
+}
+
+static keel_status open_world(MPI_Comm from, keel_comm *world) {
+    keel_comm made = {.name = "world"};
     if (MPI_Comm_dup(from, &made.mpi) != MPI_SUCCESS)
-        return keel_fail(KEEL_ERR_COMM, "MPI gave no communicator for %s", name);
+        return keel_fail(KEEL_ERR_COMM, "MPI gave no communicator for %s", made.name);
     MPI_Comm_set_errhandler(made.mpi, MPI_ERRORS_RETURN);
-    MPI_Comm_set_name(made.mpi, name);
+    MPI_Comm_set_name(made.mpi, made.name);
     MPI_Comm_rank(made.mpi, &made.rank);
     MPI_Comm_size(made.mpi, &made.size);
-    *comm = made;
+    *world = made;
     return KEEL_OK;
 }
 
 keel_status keel_mesh_open(const keel_parallel_config *config, MPI_Comm comm, keel_mesh *mesh) {
     int world;
+    int64_t found = 0;
     MPI_Comm_size(comm, &world);
-    keel_status status = check(config, world);
+    keel_status status = check(config, world, &found);
     if (status) return status;
-    keel_mesh made = {.dp = (uint32_t)world, .tp = 1, .pp = 1};
-    status = duplicate(comm, "world", &made.world);
+    const uint32_t dp = (uint32_t)found, tp = (uint32_t)config->model_parallel;
+    const uint32_t pp = (uint32_t)config->pipeline_stage, ep = (uint32_t)config->expert_parallel;
+    keel_mesh made = keel_mesh_alone();
+    made.dp = dp, made.tp = tp, made.pp = pp, made.ep = ep;
+    status = open_world(comm, &made.world);
     if (status) return status;
-    status = duplicate(comm, "data_parallel", &made.data_parallel);
-    if (status) {
+    const uint32_t rank = (uint32_t)made.world.rank;
+    const uint32_t t = rank % tp, d = rank / tp % dp, p = rank / tp / dp, e = d % ep;
+    const struct {
+        keel_comm *comm;
+        const char *name;
+        uint32_t color, key, size;
+    } groups[] = {
+        {&made.data_parallel, "data_parallel", p * tp + t, d, dp},
+        {&made.model_parallel, "model_parallel", p * dp + d, t, tp},
+        {&made.pipeline, "pipeline", d * tp + t, p, pp},
+        {&made.expert_parallel, "expert_parallel", (p * (dp / ep) + d / ep) * tp + t, e, ep},
+        {&made.expert_data_parallel, "expert_data_parallel", (p * ep + e) * tp + t, d / ep, dp / ep},
+        {&made.stage, "stage", p, d * tp + t, dp * tp},
+        {&made.model, "model", d, p * tp + t, tp * pp},
+    };
+    for (size_t i = 0; i < sizeof groups / sizeof *groups && !status; i++)
+        status = split(made.world.mpi, groups[i].name, groups[i].color, groups[i].key, groups[i].size, groups[i].comm);
+    if (status)
         keel_mesh_close(&made);
-        return status;
-    }
-    *mesh = made;
-    return KEEL_OK;
+    else
+        *mesh = made;
+    return status;
 }
 
 void keel_mesh_close(keel_mesh *mesh) {
-    if (mesh->data_parallel.name) MPI_Comm_free(&mesh->data_parallel.mpi);
-    if (mesh->world.name) MPI_Comm_free(&mesh->world.mpi);
+    keel_comm *const comms[] = {&mesh->model,           &mesh->stage,    &mesh->expert_data_parallel,
+                                &mesh->expert_parallel, &mesh->pipeline, &mesh->model_parallel,
+                                &mesh->data_parallel,   &mesh->world};
+    for (size_t i = 0; i < sizeof comms / sizeof *comms; i++)
+        if (comms[i]->name && comms[i]->mpi != MPI_COMM_NULL) MPI_Comm_free(&comms[i]->mpi);
     *mesh = (keel_mesh){0};
+}
+
+keel_mesh keel_mesh_alone(void) {
+    return (keel_mesh){
+        .dp = 1,
+        .tp = 1,
+        .pp = 1,
+        .ep = 1,
+        .world = {MPI_COMM_NULL, "world", 0, 1},
+        .data_parallel = {MPI_COMM_NULL, "data_parallel", 0, 1},
+        .model_parallel = {MPI_COMM_NULL, "model_parallel", 0, 1},
+        .pipeline = {MPI_COMM_NULL, "pipeline", 0, 1},
+        .expert_parallel = {MPI_COMM_NULL, "expert_parallel", 0, 1},
+        .expert_data_parallel = {MPI_COMM_NULL, "expert_data_parallel", 0, 1},
+        .stage = {MPI_COMM_NULL, "stage", 0, 1},
+        .model = {MPI_COMM_NULL, "model", 0, 1},
+    };
 }

@@ -19,6 +19,7 @@ typedef struct rig {
     char *dir;
     keel_train_config config;
     keel_probe *probe;
+    keel_mesh mesh;
     keel_taps *taps;
     keel_model *model;
     keel_optimizer *optimizer;
@@ -49,8 +50,11 @@ static void open_model(rig *r, keel_model_type type) {
     r->config = small_config(type);
     assert_int_equal(keel_probe_open(0, &r->probe), KEEL_OK);
     assert_int_equal(keel_taps_open(r->probe, 0, NULL, 0, &r->taps), KEEL_OK);
-    if (keel_model_open(&r->config.model, 1, r->taps, &r->model)) fail_msg("%s", keel_error());
-    if (keel_optimizer_open(&r->config.optimizer, r->model, r->taps, 0, 1, &r->optimizer)) fail_msg("%s", keel_error());
+    r->mesh = keel_mesh_alone();
+    const keel_model_plan plan = {.config = &r->config.model, .micro_batch = 1, .mesh = &r->mesh, .taps = r->taps};
+    if (keel_model_open(&plan, &r->model)) fail_msg("%s", keel_error());
+    if (keel_optimizer_open(&r->config.optimizer, r->model, r->taps, &r->mesh, &r->optimizer))
+        fail_msg("%s", keel_error());
     keel_facts_of(&r->config, "data", 1, &r->facts);
 }
 

@@ -41,6 +41,7 @@ static inline void watcher_frame_end(void *context, keel_frame *frame, const kee
 typedef struct rig {
     watcher watcher;
     keel_probe *probe;
+    keel_mesh mesh;
     keel_taps *taps;
     keel_model *model;
     keel_optimizer *optimizer;
@@ -50,7 +51,7 @@ typedef struct rig {
 
 static inline keel_status rig_open(const keel_model_config *config, size_t batch, const keel_optimizer_config *adamw,
                                    const keel_fault_config *faults, size_t fault_count, bool on, rig *r) {
-    *r = (rig){.watcher = {.on = on}};
+    *r = (rig){.watcher = {.on = on}, .mesh = keel_mesh_alone()};
     keel_status status = keel_probe_open(0, &r->probe);
     if (status != KEEL_OK) return status;
     const keel_backend backend = {
@@ -61,8 +62,10 @@ static inline keel_status rig_open(const keel_model_config *config, size_t batch
     };
     keel_probe_set_backend(r->probe, &backend);
     status = keel_taps_open(r->probe, 0, faults, fault_count, &r->taps);
-    if (status == KEEL_OK) status = keel_model_open(config, batch, r->taps, &r->model);
-    if (status == KEEL_OK) status = keel_optimizer_open(adamw, r->model, r->taps, 0, 1, &r->optimizer);
+    if (status == KEEL_OK)
+        status = keel_model_open(
+            &(keel_model_plan){.config = config, .micro_batch = batch, .mesh = &r->mesh, .taps = r->taps}, &r->model);
+    if (status == KEEL_OK) status = keel_optimizer_open(adamw, r->model, r->taps, &r->mesh, &r->optimizer);
     if (status == KEEL_OK) status = keel_probe_start(r->probe);
     if (status != KEEL_OK) return status;
     r->numel = keel_model_numel(r->model);
