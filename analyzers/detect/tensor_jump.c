@@ -4,6 +4,10 @@
 // expected size. An update is judged by its share of the learning rate, so that a schedule is no jump. One record at
 // one or two sites is a note: single outliers are common among thousands of heavy-tailed series. Two of three records
 // at one site, or three sites at once, are a warning. The first 64 records of a series only teach.
+//
+// Whose part has jumped is known where the ranks' norms are kept: of a tensor that one rank alone holds, that rank; of
+// one that lies on several, the one that stands out, if the spread ln(greatest norm of a rank / least) has left its own
+// history by z >= 8 and a factor of 1.5.
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -26,11 +30,15 @@ static const char *const measure_names[MEASURES] = {"norm", "max"};
 
 typedef struct part {
     keel_track tracks[MEASURES];
+    keel_track spread; // over ranks
 } part;
+
+#define SPREAD_Z     8.0f
+#define SPREAD_RATIO 1.5
 
 typedef struct state {
     int32_t lr;
-    uint32_t reserved;
+    int32_t rank; // whose part of the first site has jumped; -1: not known
     keel_site_trouble trouble;
 } state;
 
@@ -42,6 +50,8 @@ static void start(void *memory, const keel_run_info *info) {
 // What a row offers.
 typedef struct columns {
     const double *norm, *rms, *std, *max, *min;
+    const double *low, *high, *mean; // over ranks, of their norms; MEAN of the logarithm
+    const uint64_t *rank_low, *rank_high;
 } columns;
 
 // 0 where there is none, of a tensor of zeros, and of one that is not finite.
@@ -58,8 +68,25 @@ static double greatest_of(const columns *c, uint32_t site) {
     return value > 0 ? value : 0;
 }
 
+// The rank whose part of SITE stands out in this record; -1: none does, or it is not known.
+static int32_t rank_of(const keel_run_info *info, const columns *c, uint32_t site, keel_track *t) {
+    if (info->world_size < 2 || !c->low || !c->high || !c->mean || !c->rank_low || !c->rank_high) return -1;
+    const uint64_t rank_low = c->rank_low[site], rank_high = c->rank_high[site];
+    if (rank_low > INT32_MAX || rank_high > INT32_MAX) return -1; // not collected
+    const bool copies = info->sites[site].replica_count > 1;      // whose norms are the same
+    if (rank_low == rank_high) return copies ? -1 : (int32_t)rank_high;
+    const float low = logf((float)c->low[site]), high = logf((float)c->high[site]), mean = (float)c->mean[site];
+    if (!isfinite(low) || !isfinite(high) || !isfinite(mean)) return -1;
+    const keel_track_score score = keel_track_look(t, high - low, 0.02f);
+    const bool odd = score.ready && score.z >= SPREAD_Z && (double)score.distance >= log(SPREAD_RATIO);
+    keel_track_add(t, high - low, &score);
+    if (!odd) return -1;
+    return (int32_t)(high - mean >= mean - low ? rank_high : rank_low);
+}
+
 typedef struct judgement {
     keel_odd_sites odd;
+    int32_t rank;    // of the first odd site in the order of the data flow
     uint32_t judged; // series that had a value
     bool lasts;      // a site is odd in two of three records
     uint32_t fresh;  // odd sites that do not remember earlier records
@@ -69,7 +96,7 @@ static const uint32_t remembering =
     1u << KEEL_EXP_AVG | 1u << KEEL_EXP_AVG_SQ | 1u << KEEL_ADAM_DIRECTION | 1u << KEEL_UPDATE;
 
 static void judge(const keel_detector_input *in, uint32_t site, int measure, keel_track *t, double value, double unit,
-                  judgement *j) {
+                  int32_t rank, judgement *j) {
     float x = logf((float)(value * unit));
     if (!isfinite(x)) return;
     j->judged++;
@@ -84,6 +111,7 @@ static void judge(const keel_detector_input *in, uint32_t site, int measure, kee
                                             .value = value,
                                             .expected = value * exp(-(double)score.distance),
                                             .score = (double)score.z});
+        if (j->odd.first[0].site == site) j->rank = rank;
         bool remembers = remembering >> in->info->sites[site].quantity & 1;
         j->lasts |= !remembers && (t->recent & 3) != 0;
         j->fresh += !remembers;
@@ -96,12 +124,14 @@ static void update(void *memory, const keel_detector_input *in, keel_findings *f
     state *s = memory;
     const keel_row *row = in->row;
     if (row->step.flags & (KEEL_STEP_SKIPPED | KEEL_STEP_DROPPED)) return;
-    const columns c = {row->f64[KEEL_OP_norm], row->f64[KEEL_OP_rms], row->f64[KEEL_OP_std], row->f64[KEEL_OP_max],
-                       row->f64[KEEL_OP_min]};
+    const columns c = {row->f64[KEEL_OP_norm],      row->f64[KEEL_OP_rms],           row->f64[KEEL_OP_std],
+                       row->f64[KEEL_OP_max],       row->f64[KEEL_OP_min],           row->f64[KEEL_OP_norm_low],
+                       row->f64[KEEL_OP_norm_high], row->f64[KEEL_OP_log_norm_mean], row->u64[KEEL_OP_rank_low],
+                       row->u64[KEEL_OP_rank_high]};
     part *parts = in->sites;
     double lr = 0;
     bool has_lr = keel_row_scalar(row, s->lr, &lr) && lr > 0;
-    judgement j = {.odd = {.count = 0}};
+    judgement j = {.rank = -1};
     for (int q = 0; q < KEEL_QUANTITY_COUNT; q++) {
         if (q == KEEL_ADAM_RMS) continue; // has a rule of its own
         double unit = q == KEEL_UPDATE && has_lr ? 1 / lr : 1;
@@ -109,14 +139,17 @@ static void update(void *memory, const keel_detector_input *in, keel_findings *f
             uint32_t site = in->index->sites[q][i];
             if (in->info->sites[site].numel == 1) continue; // a number of its own, no mean of many: other rules know it
             double norm = norm_of(&c, site), greatest = greatest_of(&c, site);
-            if (norm > 0) judge(in, site, NORM, &parts[site].tracks[NORM], norm, unit, &j);
-            if (greatest > 0) judge(in, site, GREATEST, &parts[site].tracks[GREATEST], greatest, unit, &j);
+            const int32_t rank = rank_of(in->info, &c, site, &parts[site].spread);
+            if (norm > 0) judge(in, site, NORM, &parts[site].tracks[NORM], norm, unit, rank, &j);
+            if (greatest > 0) judge(in, site, GREATEST, &parts[site].tracks[GREATEST], greatest, unit, rank, &j);
         }
     }
     if (!j.judged) return;
     bool many = j.fresh >= fmax(in->params[P_SITES], in->params[P_SHARE] * j.judged);
+    if (!s->trouble.active) s->rank = j.rank;
     if (!keel_site_trouble_row(&s->trouble, in, &j.odd, j.lasts || many ? KEEL_WARNING : KEEL_INFO, "rose to")) return;
-    const keel_finding f = keel_site_trouble_finding(&s->trouble);
+    keel_finding f = keel_site_trouble_finding(&s->trouble);
+    f.rank = s->rank;
     keel_findings_add(findings, &f);
 }
 
@@ -127,7 +160,9 @@ const keel_detector keel_detect_tensor_jump = {
     .param_count = PARAMS,
     .link = KEEL_LINK_EVENT,
     .reach = 8,
-    .ops = 1u << KEEL_OP_norm | 1u << KEEL_OP_rms | 1u << KEEL_OP_std | 1u << KEEL_OP_max | 1u << KEEL_OP_min,
+    .ops = 1u << KEEL_OP_norm | 1u << KEEL_OP_rms | 1u << KEEL_OP_std | 1u << KEEL_OP_max | 1u << KEEL_OP_min |
+           1u << KEEL_OP_norm_low | 1u << KEEL_OP_norm_high | 1u << KEEL_OP_log_norm_mean | 1u << KEEL_OP_rank_low |
+           1u << KEEL_OP_rank_high,
     .state_bytes = sizeof(state),
     .site_bytes = sizeof(part),
     .start = start,

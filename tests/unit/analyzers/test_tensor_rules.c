@@ -39,6 +39,37 @@ static void a_weight_that_jumps_and_stays_is_a_warning(void **unused) {
     tensor_end(r);
 }
 
+static int32_t rank_of_a_jump(uint32_t ranks, uint32_t copies, double low, double high) {
+    tensor_run *r = tensor_open(ranks, plain);
+    int site = tensor_find(r, "layers.2.mlp.down.weight", KEEL_WEIGHT);
+    r->sites[site].replica_count = copies;
+    tensor_begin(r);
+    for (int i = 0; i < 103; i++) {
+        const bool jumps = i >= 100;
+        tensor_next(r);
+        r->f64[KEEL_OP_norm_low][site] = low;
+        r->f64[KEEL_OP_norm_high][site] = jumps ? high : low * 1.01;
+        r->f64[KEEL_OP_log_norm_mean][site] = log(low * 1.005);
+        r->u64[KEEL_OP_rank_low][site] = 0;
+        r->u64[KEEL_OP_rank_high][site] = low == high ? 0 : 1;
+        if (jumps) r->f64[KEEL_OP_max][site] = 1e4;
+        tensor_judge(r);
+    }
+    const keel_incident *k = tensor_incident(r, "tensor_jump", KEEL_WARNING);
+    assert_non_null(k);
+    const int32_t rank = k->rank;
+    tensor_end(r);
+    return rank;
+}
+
+static void the_rank_whose_part_jumps_is_named(void **unused) {
+    (void)unused;
+    assert_int_equal(rank_of_a_jump(2, 1, 2, 50), 1); // one part of two
+    assert_int_equal(rank_of_a_jump(2, 1, 2, 2), 0);  // one rank holds all of it
+    assert_int_equal(rank_of_a_jump(2, 2, 2, 2), -1); // copies jump together
+    assert_int_equal(rank_of_a_jump(1, 1, 2, 2), -1); // there is but one
+}
+
 static void one_outlier_at_one_site_is_a_note(void **unused) {
     (void)unused;
     tensor_run *r = tensor_open(1, plain);
@@ -409,6 +440,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(healthy_tensors_are_quiet),
         cmocka_unit_test(a_weight_that_jumps_and_stays_is_a_warning),
+        cmocka_unit_test(the_rank_whose_part_jumps_is_named),
         cmocka_unit_test(one_outlier_at_one_site_is_a_note),
         cmocka_unit_test(many_sites_at_once_are_a_warning_at_the_first),
         cmocka_unit_test(a_new_learning_rate_is_no_jump_of_the_updates),
