@@ -66,8 +66,11 @@ typedef struct keel_site_info {
     uint32_t ndim;
     uint64_t shape[KEEL_MAX_DIMS]; // of the whole tensor, per observation
     uint64_t numel;                // product of shape
-    uint32_t replica_index;        // REPLICA: this rank's copy, from 0
-    uint32_t replica_count;        // REPLICA: how many copies; 1 elsewhere
+    // Which of how many ranks that see the same values this one is, whatever the layout: of a REPLICA the copies of the
+    // tensor, of a SHARD those of the same part of it, of a SAMPLE or PARTIAL those of the same sample or summand. Only
+    // the first counts, and all are compared. 0 of 1 where nobody else has it; a count of 0 is taken for that.
+    uint32_t replica_index;
+    uint32_t replica_count;
 } keel_site_info;
 
 // The least of (micro-batch, phase, order) is first. < 0 if A comes before B in one micro-batch.

@@ -69,8 +69,12 @@ static keel_status check(const keel_site_info *info) {
     if (info->ndim > KEEL_MAX_DIMS)
         return keel_fail(KEEL_ERR_USAGE, "site %s: %" PRIu32 " dimensions, at most %d", info->name, info->ndim,
                          KEEL_MAX_DIMS);
-    if (info->layout == KEEL_LAYOUT_REPLICA && info->replica_index >= info->replica_count)
+    const bool alone = info->layout != KEEL_LAYOUT_REPLICA && info->replica_count == 0;
+    if (!alone && info->replica_index >= info->replica_count)
         return keel_fail(KEEL_ERR_USAGE, "site %s: replica %" PRIu32 " of %" PRIu32, info->name, info->replica_index,
+                         info->replica_count);
+    if (info->layout == KEEL_LAYOUT_WHOLE && info->replica_count > 1)
+        return keel_fail(KEEL_ERR_USAGE, "site %s: held by one rank, and yet %" PRIu32 " copies", info->name,
                          info->replica_count);
     return KEEL_OK;
 }
@@ -89,7 +93,7 @@ keel_status keel_site_table_add(keel_site_table *table, const keel_site_info *in
     added->id = table->count;
     added->info = *info;
     added->info.id = added->id;
-    if (info->layout != KEEL_LAYOUT_REPLICA) {
+    if (info->replica_count == 0) {
         added->info.replica_index = 0;
         added->info.replica_count = 1;
     }

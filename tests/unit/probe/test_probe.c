@@ -157,6 +157,12 @@ static void test_registration(void **state) {
     info.layout = KEEL_LAYOUT_REPLICA;
     info.replica_index = 1; // of 1
     assert_int_equal(keel_site_add(probe, &info, &none), KEEL_ERR_USAGE);
+    info.layout = KEEL_LAYOUT_SHARD;
+    assert_int_equal(keel_site_add(probe, &info, &none), KEEL_ERR_USAGE);
+    info.layout = KEEL_LAYOUT_WHOLE;
+    info.replica_count = 2;
+    assert_int_equal(keel_site_add(probe, &info, &none), KEEL_ERR_USAGE);
+    assert_non_null(strstr(keel_error(), "site b: held by one rank, and yet 2 copies"));
     assert_int_equal(keel_probe_site_count(probe), 2);
 
     // Ten thousand, quickly; the first keeps its address.
