@@ -96,6 +96,22 @@ static const keel_safetensors *find(const weight_files *files, const char *name,
     return NULL;
 }
 
+// A tensor that this rank does not hold whole passes through memory of its own.
+static keel_status load_tensor(const keel_safetensors *file, const keel_safetensor *tensor, const keel_hf_tensor *place,
+                               keel_model *model) {
+    size_t count;
+    const keel_param *param = keel_model_params(model, &count) + place->param;
+    float *weights = keel_model_weights(model);
+    if (param->cut == KEEL_CUT_NONE)
+        return keel_safetensors_read_f32(file, tensor, weights + param->offset + place->row * keel_param_cols(param));
+    float *whole = malloc(place->rows * keel_param_cols(param) * sizeof *whole);
+    if (!whole) return keel_fail(KEEL_ERR_MEMORY, "%s: no memory for %s", keel_safetensors_path(file), place->name);
+    const keel_status status = keel_safetensors_read_f32(file, tensor, whole);
+    if (!status) keel_param_take(param, weights, whole, place->row, place->rows);
+    free(whole);
+    return status;
+}
+
 static keel_status load(const weight_files *files, const char *path, keel_model *model, size_t *ignored) {
     size_t count, present = 0;
     const keel_hf_tensor *wanted = keel_model_hf_tensors(model, &count);
@@ -111,7 +127,7 @@ static keel_status load(const weight_files *files, const char *path, keel_model 
             return keel_fail(KEEL_ERR_FORMAT, "%s: no tensor %s, which the model needs",
                              files->count == 1 ? keel_safetensors_path(files->list[0]) : path, wanted[i].name);
         keel_status status = keel_safetensors_expect_shape(file, tensor, wanted[i].ndim, wanted[i].shape);
-        if (!status) status = keel_safetensors_read_f32(file, tensor, keel_model_weights(model) + wanted[i].offset);
+        if (!status) status = load_tensor(file, tensor, &wanted[i], model);
         if (status) return status;
     }
     *ignored = present - count;
@@ -127,15 +143,16 @@ keel_status keel_pretrained_load(const char *path, keel_model *model, size_t *ig
 }
 
 keel_status keel_pretrained_save(const char *path, keel_model *model) {
-    size_t count;
+    size_t count, param_count;
     const keel_hf_tensor *tensors = keel_model_hf_tensors(model, &count);
+    const keel_param *params = keel_model_params(model, &param_count);
     keel_safetensors_item *items = calloc(count, sizeof *items);
     if (!items) return keel_fail(KEEL_ERR_MEMORY, "%s: no memory", path);
     for (size_t i = 0; i < count; i++) {
-        items[i] = (keel_safetensors_item){.name = tensors[i].name,
-                                           .dtype = "F32",
-                                           .ndim = tensors[i].ndim,
-                                           .data = keel_model_weights(model) + tensors[i].offset};
+        const keel_param *param = &params[tensors[i].param];
+        const size_t at = param->offset + tensors[i].row * keel_param_cols(param);
+        items[i] = (keel_safetensors_item){
+            .name = tensors[i].name, .dtype = "F32", .ndim = tensors[i].ndim, .data = keel_model_weights(model) + at};
         memcpy(items[i].shape, tensors[i].shape, sizeof tensors[i].shape);
     }
     // Hugging Face's loader asks for this entry.

@@ -205,11 +205,13 @@ static void test_query_growth(void) {
     CHECK(before != NULL);
     memcpy(before, keel_model_weights(model), numel * sizeof *before);
     keel_fault_scale_queries(&config.model, model, &fault);
-    size_t count;
+    size_t count, param_count;
     const keel_hf_tensor *tensors = keel_model_hf_tensors(model, &count);
+    const keel_param *params = keel_model_params(model, &param_count);
     size_t queries = 0;
     for (size_t t = 0; t < count; t++)
-        if (strcmp(tensors[t].name, "model.layers.1.self_attn.q_proj.weight") == 0) queries = tensors[t].offset;
+        if (strcmp(tensors[t].name, "model.layers.1.self_attn.q_proj.weight") == 0)
+            queries = params[tensors[t].param].offset; // its first rows
     CHECK(queries > 0);
     for (size_t i = 0; i < numel; i++) {
         const bool query = i >= queries && i < queries + hidden * hidden;

@@ -8,12 +8,32 @@ static size_t greater(size_t a, size_t b) {
     return a > b ? a : b;
 }
 
-keel_status keel_context_init(const keel_model_config *config, size_t batch, int threads, keel_context *context) {
+// Sizes of the whole become this rank's.
+static keel_status share_out(keel_context *c) {
+    const size_t ranks = (size_t)c->mesh->model_parallel.size;
+    const struct {
+        const char *name;
+        size_t *size;
+    } sizes[] = {{"num_heads", &c->heads},
+                 {"n_kv_heads", &c->kv_heads},
+                 {"intermediate_size", &c->intermediate},
+                 {"vocab_size", &c->vocab}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        if (*sizes[i].size % ranks)
+            return keel_fail(KEEL_ERR_CONFIG, "parallel_config: model_parallel %zu does not divide %s %zu", ranks,
+                             sizes[i].name, *sizes[i].size);
+        *sizes[i].size /= ranks;
+    }
+    return KEEL_OK;
+}
+
+keel_status keel_context_init(const keel_model_config *config, size_t batch, int threads, const keel_mesh *mesh,
+                              keel_context *context) {
     const keel_model_config *m = config;
     if (batch < 1 || m->vocab_size < 1 || m->seq_length < 1 || m->hidden_size < 1 || m->num_layers < 1 ||
         m->num_heads < 1)
         return keel_fail(KEEL_ERR_CONFIG, "model_config: every size must be at least 1");
-    keel_context c = {.gpt2 = m->model_type == KEEL_MODEL_GPT2, .tied = m->tie_word_embeddings};
+    keel_context c = {.mesh = mesh, .gpt2 = m->model_type == KEEL_MODEL_GPT2, .tied = m->tie_word_embeddings};
     c.batch = batch;
     c.seq = (size_t)m->seq_length;
     c.rows = c.batch * c.seq;
@@ -25,12 +45,15 @@ keel_status keel_context_init(const keel_model_config *config, size_t batch, int
     c.head_size = c.hidden / c.heads;
     if (!c.gpt2 && c.head_size % 2)
         return keel_fail(KEEL_ERR_CONFIG, "model_config: rotary positions need an even hidden_size / num_heads");
-    c.qkv_size = (c.heads + 2 * c.kv_heads) * c.head_size;
     c.intermediate = (size_t)m->intermediate_size;
     if (!c.intermediate && c.gpt2) c.intermediate = 4 * c.hidden;
     if (!c.intermediate) return keel_fail(KEEL_ERR_CONFIG, "model_config: intermediate_size is missing");
-    c.up_size = c.gpt2 ? c.intermediate : 2 * c.intermediate;
     c.vocab = (size_t)m->vocab_size;
+    const keel_status status = share_out(&c);
+    if (status) return status;
+    c.core_size = c.heads * c.head_size;
+    c.qkv_size = c.core_size + 2 * c.kv_heads * c.head_size;
+    c.up_size = c.gpt2 ? c.intermediate : 2 * c.intermediate;
     c.layers = (size_t)m->num_layers;
     c.positions = m->max_position_embeddings ? (size_t)m->max_position_embeddings : c.seq;
     if (c.gpt2 && c.positions < c.seq)

@@ -26,13 +26,16 @@ typedef struct keel_formats {
     keel_precision compute, softmax, norm, loss, value, embedding, head;
 } keel_formats;
 
+// Sizes are this rank's: heads, intermediate and vocabulary are shared out over the tensor ranks.
 typedef struct keel_context {
+    const keel_mesh *mesh;
     bool gpt2; // else LLaMA
     bool tied;
     size_t batch, seq, rows; // B, T, N = B T
     size_t hidden;           // C
     size_t heads, kv_heads;  // H and H_k
     size_t head_size;        // D
+    size_t core_size;        // H D
     size_t qkv_size;         // (H + 2 H_k) D
     size_t intermediate;     // F
     size_t up_size;          // F, or 2 F (gate and up side by side)
@@ -52,8 +55,9 @@ typedef struct keel_context {
     size_t sum_width; // max(C, qkv_size, up_size)
 } keel_context;
 
-// Sizes from CONFIG, defaults filled in; KEEL_ERR_CONFIG if they do not fit together.
-keel_status keel_context_init(const keel_model_config *config, size_t batch, int threads, keel_context *context);
+// Sizes from CONFIG, defaults filled in; KEEL_ERR_CONFIG if they do not fit together. MESH is borrowed.
+keel_status keel_context_init(const keel_model_config *config, size_t batch, int threads, const keel_mesh *mesh,
+                              keel_context *context);
 void keel_context_plan(keel_context *context, keel_arena *arena);
 
 // OUT [n] = sum over blocks of PARTIAL [blocks, n], in their order.

@@ -121,7 +121,7 @@ keel_status keel_model_open(const keel_model_plan *given, keel_model **model) {
     if (!m) return keel_fail(KEEL_ERR_MEMORY, "no memory for the model");
     m->probe = keel_taps_probe(taps);
     m->initializer_range = config->initializer_range;
-    status = keel_context_init(config, given->micro_batch, keel_taps_threads(taps), &m->context);
+    status = keel_context_init(config, given->micro_batch, keel_taps_threads(taps), given->mesh, &m->context);
     if (status == KEEL_OK) status = keel_parameters_build(&m->context, &m->parameters);
     if (status == KEEL_OK) status = keel_places_open(&m->context, taps, &m->places);
     if (status != KEEL_OK) goto failed;
@@ -224,6 +224,22 @@ static bool ends_with(const char *name, const char *end) {
     return n >= k && !strcmp(name + n - k, end);
 }
 
+// A parameter's values depend on nothing but the seed, its place in the whole model and theirs in the whole parameter.
+static void init_random(const keel_model *model, const keel_param *p, uint64_t seed, double deviation) {
+    const uint64_t stream = keel_random_stream(seed, p->place);
+    const size_t cols = keel_param_cols(p);
+    for (size_t i = 0; i < p->piece_count; i++) {
+        const keel_piece *piece = &p->pieces[i];
+        float *to = model->context.master + p->offset + piece->local_offset;
+        const bool contiguous = piece->cols == cols && piece->local_stride == cols;
+        const size_t rows = contiguous ? 1 : piece->rows, n = contiguous ? piece->rows * cols : piece->cols;
+#pragma omp parallel for schedule(static) if (rows > 1)
+        for (size_t r = 0; r < rows; r++)
+            keel_random_normal(stream, (piece->row + r) * cols + piece->col, deviation, to + r * piece->local_stride,
+                               n);
+    }
+}
+
 void keel_model_init(keel_model *model, uint64_t seed) {
     double range = model->initializer_range;
     for (size_t i = 0; i < model->parameters.count; i++) {
@@ -233,8 +249,7 @@ void keel_model_init(keel_model *model, uint64_t seed) {
         double deviation = residual ? range / sqrt(2.0 * (double)model->context.layers) : range;
         float constant = !strcmp(p->module, "norm") && ends_with(p->name, ".weight") ? 1.0f : 0.0f;
         for (size_t k = 0; p->ndim == 1 && k < p->numel; k++) w[k] = constant;
-        // A stream of its own for every parameter: its values depend on nothing but seed and place.
-        if (p->ndim > 1) keel_random_normal(seed, p->offset, deviation, w, p->numel);
+        if (p->ndim > 1) init_random(model, p, seed, deviation);
     }
 }
 

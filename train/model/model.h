@@ -10,26 +10,15 @@
 #include <stdio.h>
 
 #include "configs/train_config.h"
+#include "train/model/param.h"
 #include "train/model/tap.h"
 #include "train/parallel/collective.h"
 
-typedef struct keel_param {
-    char name[KEEL_SITE_NAME_BYTES]; // "layers.3.attention.qkv.weight"; the site's name of all its quantities
-    char module[KEEL_MODULE_NAME_BYTES];
-    int32_t layer; // -1: none
-    uint32_t ndim;
-    size_t shape[KEEL_MAX_DIMS]; // GPT-2 projections [in, out] (Conv1D), LLaMA [out, in] (Linear)
-    size_t numel;
-    size_t offset;            // of its first element in the flat buffers
-    bool decay;               // weight decay by default: matrices, not vectors
-    keel_precision precision; // that its gradient is to be rounded to
-} keel_param;
-
-// A tensor as Hugging Face names it: a contiguous piece of a parameter (q, k and v are row blocks of one fused
-// parameter).
+// A tensor as Hugging Face names it: rows of a whole parameter (q, k and v are row blocks of one fused parameter).
 typedef struct keel_hf_tensor {
     char name[KEEL_SITE_NAME_BYTES]; // "model.layers.0.self_attn.q_proj.weight"
-    size_t offset;                   // in the flat buffer
+    size_t param;                    // index in keel_model_params
+    size_t row, rows;                // of the whole parameter, seen as a matrix
     uint32_t ndim;
     size_t shape[KEEL_MAX_DIMS];
 } keel_hf_tensor;

@@ -4,8 +4,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+typedef struct whole_sizes { // over all tensor ranks
+    size_t queries, keys;    // H D and H_k D
+    size_t intermediate, vocab;
+} whole_sizes;
+
 typedef struct builder {
     const keel_context *context;
+    whole_sizes whole;
     keel_parameters *out;
     keel_status status; // of the first failure; what follows does nothing
 } builder;
@@ -29,33 +35,82 @@ static keel_precision precision_of(const keel_context *context, const char *modu
     return context->formats.compute;
 }
 
-// Appends a parameter [rows, cols], or [cols] if ROWS is 0; gives its offset.
-static size_t add(builder *b, int32_t layer, const char *module, const char *name, size_t rows, size_t cols) {
+// How a parameter is shared out over the tensor ranks: along its rows or its columns, each block of them (queries, keys
+// and values lie side by side) for itself. SIZE: of the whole blocks.
+typedef enum axis { UNCUT, ROWS, COLS } axis;
+typedef struct share {
+    axis axis;
+    size_t count;
+    size_t size[3];
+} share;
+static const share whole = {.axis = UNCUT, .count = 1};
+
+// The pieces of PARAM [ROWS, COLS] that this rank holds, and by them its local shape.
+static void cut(builder *b, keel_param *param, size_t rows, size_t cols, const share *by) {
+    const keel_comm *tensor = &b->context->mesh->model_parallel;
+    const size_t ranks = by->axis == UNCUT ? 1 : (size_t)tensor->size, rank = ranks > 1 ? (size_t)tensor->rank : 0;
+    param->cut = ranks > 1 ? KEEL_CUT_TENSOR : KEEL_CUT_NONE;
+    param->piece_count = ranks > 1 ? by->count : 1;
+    param->pieces = calloc(param->piece_count, sizeof *param->pieces);
+    if (!param->pieces) {
+        b->status = keel_fail(KEEL_ERR_MEMORY, "no memory for the pieces of %s", param->name);
+        return;
+    }
+    const size_t local_rows = by->axis == ROWS ? rows / ranks : rows,
+                 local_cols = by->axis == COLS ? cols / ranks : cols;
+    param->numel = local_rows * local_cols;
+    param->shape[param->ndim - 1] = local_cols;
+    if (param->ndim > 1) param->shape[0] = local_rows;
+    param->pieces[0] = (keel_piece){.local_stride = local_cols, .rows = rows, .cols = cols};
+    for (size_t i = 0, begin = 0, local = 0; ranks > 1 && i < by->count; i++) {
+        const size_t size = by->size[i] / ranks, at = begin + rank * size;
+        param->pieces[i] = by->axis == ROWS ? (keel_piece){local * cols, cols, at, 0, size, cols}
+                                            : (keel_piece){local, local_cols, 0, at, rows, size};
+        begin += by->size[i];
+        local += size;
+    }
+}
+
+// Appends a parameter that is [rows, cols] in the whole, or [cols] if ROWS is 0; gives its offset.
+static size_t add(builder *b, int32_t layer, const char *module, const char *name, size_t rows, size_t cols,
+                  const share *by) {
     keel_parameters *p = b->out;
     p->list = grow(b, p->list, p->count, &p->capacity, sizeof *p->list);
     if (b->status != KEEL_OK) return KEEL_NO_PARAM;
     keel_param *param = &p->list[p->count++];
-    *param = (keel_param){.layer = layer, .offset = p->numel, .ndim = rows ? 2 : 1, .decay = rows > 0};
+    *param = (keel_param){
+        .layer = layer, .offset = p->numel, .place = p->whole_numel, .ndim = rows ? 2 : 1, .decay = rows > 0};
     if (layer < 0)
         snprintf(param->name, sizeof param->name, "%s", name);
     else
         snprintf(param->name, sizeof param->name, "layers.%d.%s", layer, name);
     snprintf(param->module, sizeof param->module, "%s", module);
     param->precision = precision_of(b->context, module);
-    param->shape[0] = rows ? rows : cols;
-    if (rows) param->shape[1] = cols;
-    param->numel = (rows ? rows : 1) * cols;
+    param->whole[0] = rows ? rows : cols;
+    if (rows) param->whole[1] = cols;
+    param->whole_numel = (rows ? rows : 1) * cols;
+    cut(b, param, rows ? rows : 1, cols, by);
     p->numel += param->numel;
+    p->whole_numel += param->whole_numel;
     return param->offset;
 }
 
-// What Hugging Face calls the piece of [rows, cols] at OFFSET.
-KEEL_PRINTF(5, 6) static void name_hf(builder *b, size_t offset, size_t rows, size_t cols, const char *format, ...) {
+static size_t index_of(const keel_parameters *p, size_t offset) {
+    size_t i = 0;
+    while (i + 1 < p->count && p->list[i].offset != offset) i++;
+    return i;
+}
+
+// What Hugging Face calls rows [ROW, ROW + ROWS) of the whole parameter at OFFSET; a vector if ROWS is 0.
+KEEL_PRINTF(5, 6)
+static void name_hf(builder *b, size_t offset, size_t row, size_t rows, const char *format, ...) {
     keel_parameters *p = b->out;
     p->hf = grow(b, p->hf, p->hf_count, &p->hf_capacity, sizeof *p->hf);
     if (b->status != KEEL_OK) return;
     keel_hf_tensor *t = &p->hf[p->hf_count++];
-    *t = (keel_hf_tensor){.offset = offset, .ndim = rows ? 2 : 1, .shape = {rows ? rows : cols, rows ? cols : 0}};
+    *t = (keel_hf_tensor){
+        .param = index_of(p, offset), .row = row, .rows = rows ? rows : 1, .ndim = rows ? 2 : 1, .shape = {rows}};
+    t->shape[t->ndim - 1] = keel_param_cols(&p->list[t->param]);
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(t->name, sizeof t->name, format, arguments);
@@ -66,97 +121,119 @@ static keel_norm add_norm(builder *b, int32_t layer, const char *name) {
     char full[64];
     keel_norm norm = {.bias = KEEL_NO_PARAM};
     snprintf(full, sizeof full, "%s.weight", name);
-    norm.weight = add(b, layer, "norm", full, 0, b->context->hidden);
+    norm.weight = add(b, layer, "norm", full, 0, b->context->hidden, &whole);
     if (!b->context->gpt2) return norm;
     snprintf(full, sizeof full, "%s.bias", name);
-    norm.bias = add(b, layer, "norm", full, 0, b->context->hidden);
+    norm.bias = add(b, layer, "norm", full, 0, b->context->hidden, &whole);
     return norm;
 }
 
-static keel_linear add_linear(builder *b, int32_t layer, const char *module, const char *name, size_t in, size_t out) {
+// A product of the whole [IN, OUT]. BY cuts its outputs (COLS, and the bias with them) or its inputs (ROWS); LLaMA
+// stores the transpose.
+static keel_linear add_linear(builder *b, int32_t layer, const char *module, const char *name, size_t in, size_t out,
+                              const share *by) {
     char full[64];
-    bool gpt2 = b->context->gpt2;
-    keel_linear linear = {.in = in, .out = out, .out_in = !gpt2, .bias = KEEL_NO_PARAM};
+    const bool gpt2 = b->context->gpt2;
+    const size_t ranks = (size_t)b->context->mesh->model_parallel.size;
+    keel_linear linear = {.in = by->axis == ROWS ? in / ranks : in,
+                          .out = by->axis == COLS ? out / ranks : out,
+                          .out_in = !gpt2,
+                          .bias = KEEL_NO_PARAM};
+    share stored = *by;
+    if (!gpt2 && by->axis != UNCUT) stored.axis = by->axis == ROWS ? COLS : ROWS;
     snprintf(full, sizeof full, "%s.weight", name);
-    linear.weight = add(b, layer, module, full, gpt2 ? in : out, gpt2 ? out : in);
+    linear.weight = add(b, layer, module, full, gpt2 ? in : out, gpt2 ? out : in, &stored);
     if (!gpt2) return linear;
     snprintf(full, sizeof full, "%s.bias", name);
-    linear.bias = add(b, layer, module, full, 0, out);
+    linear.bias = add(b, layer, module, full, 0, out, by->axis == COLS ? by : &whole);
     return linear;
 }
 
 static void name_gpt2_norm(builder *b, const keel_norm *norm, const char *prefix) {
-    name_hf(b, norm->weight, 0, b->context->hidden, "%s.weight", prefix);
-    name_hf(b, norm->bias, 0, b->context->hidden, "%s.bias", prefix);
+    name_hf(b, norm->weight, 0, 0, "%s.weight", prefix);
+    name_hf(b, norm->bias, 0, 0, "%s.bias", prefix);
 }
 
-static void name_gpt2_linear(builder *b, const keel_linear *linear, int layer, const char *name) {
-    name_hf(b, linear->weight, linear->in, linear->out, "h.%d.%s.weight", layer, name);
-    name_hf(b, linear->bias, 0, linear->out, "h.%d.%s.bias", layer, name);
+// IN: rows of the whole product.
+static void name_gpt2_linear(builder *b, const keel_linear *linear, size_t in, int layer, const char *name) {
+    name_hf(b, linear->weight, 0, in, "h.%d.%s.weight", layer, name);
+    name_hf(b, linear->bias, 0, 0, "h.%d.%s.bias", layer, name);
 }
 
 static void name_gpt2_layer(builder *b, const keel_layer_params *p, int layer) {
     char prefix[64];
     snprintf(prefix, sizeof prefix, "h.%d.ln_1", layer);
     name_gpt2_norm(b, &p->norm1, prefix);
-    name_gpt2_linear(b, &p->qkv, layer, "attn.c_attn");
-    name_gpt2_linear(b, &p->out, layer, "attn.c_proj");
+    name_gpt2_linear(b, &p->qkv, b->context->hidden, layer, "attn.c_attn");
+    name_gpt2_linear(b, &p->out, b->context->hidden, layer, "attn.c_proj");
     snprintf(prefix, sizeof prefix, "h.%d.ln_2", layer);
     name_gpt2_norm(b, &p->norm2, prefix);
-    name_gpt2_linear(b, &p->up, layer, "mlp.c_fc");
-    name_gpt2_linear(b, &p->down, layer, "mlp.c_proj");
+    name_gpt2_linear(b, &p->up, b->context->hidden, layer, "mlp.c_fc");
+    name_gpt2_linear(b, &p->down, b->whole.intermediate, layer, "mlp.c_proj");
 }
 
 static void name_llama_layer(builder *b, const keel_layer_params *p, int layer) {
-    const keel_context *c = b->context;
-    size_t hidden = c->hidden, kv = c->kv_heads * c->head_size, f = c->intermediate;
-    size_t q = p->qkv.weight, k = q + hidden * hidden, v = k + kv * hidden;
-    name_hf(b, p->norm1.weight, 0, hidden, "model.layers.%d.input_layernorm.weight", layer);
-    name_hf(b, q, hidden, hidden, "model.layers.%d.self_attn.q_proj.weight", layer);
-    name_hf(b, k, kv, hidden, "model.layers.%d.self_attn.k_proj.weight", layer);
-    name_hf(b, v, kv, hidden, "model.layers.%d.self_attn.v_proj.weight", layer);
-    name_hf(b, p->out.weight, hidden, hidden, "model.layers.%d.self_attn.o_proj.weight", layer);
-    name_hf(b, p->norm2.weight, 0, hidden, "model.layers.%d.post_attention_layernorm.weight", layer);
-    name_hf(b, p->up.weight, f, hidden, "model.layers.%d.mlp.gate_proj.weight", layer);
-    name_hf(b, p->up.weight + f * hidden, f, hidden, "model.layers.%d.mlp.up_proj.weight", layer);
-    name_hf(b, p->down.weight, hidden, f, "model.layers.%d.mlp.down_proj.weight", layer);
+    const size_t hidden = b->context->hidden, q = b->whole.queries, kv = b->whole.keys, f = b->whole.intermediate;
+    name_hf(b, p->norm1.weight, 0, 0, "model.layers.%d.input_layernorm.weight", layer);
+    name_hf(b, p->qkv.weight, 0, q, "model.layers.%d.self_attn.q_proj.weight", layer);
+    name_hf(b, p->qkv.weight, q, kv, "model.layers.%d.self_attn.k_proj.weight", layer);
+    name_hf(b, p->qkv.weight, q + kv, kv, "model.layers.%d.self_attn.v_proj.weight", layer);
+    name_hf(b, p->out.weight, 0, hidden, "model.layers.%d.self_attn.o_proj.weight", layer);
+    name_hf(b, p->norm2.weight, 0, 0, "model.layers.%d.post_attention_layernorm.weight", layer);
+    name_hf(b, p->up.weight, 0, f, "model.layers.%d.mlp.gate_proj.weight", layer);
+    name_hf(b, p->up.weight, f, f, "model.layers.%d.mlp.up_proj.weight", layer);
+    name_hf(b, p->down.weight, 0, hidden, "model.layers.%d.mlp.down_proj.weight", layer);
 }
 
 static void add_layer(builder *b, int32_t layer, keel_layer_params *p) {
     const keel_context *c = b->context;
+    const size_t q = b->whole.queries, kv = b->whole.keys, f = b->whole.intermediate;
+    const share qkv = {.axis = COLS, .count = 3, .size = {q, kv, kv}};
+    const share up = {.axis = COLS, .count = c->gpt2 ? 1 : 2, .size = {f, f}};
+    const share out = {.axis = ROWS, .count = 1, .size = {q}}, down = {.axis = ROWS, .count = 1, .size = {f}};
     p->norm1 = add_norm(b, layer, "norm1");
-    p->qkv = add_linear(b, layer, "attention", "attention.qkv", c->hidden, c->qkv_size);
-    p->out = add_linear(b, layer, "attention", "attention.out", c->hidden, c->hidden);
+    p->qkv = add_linear(b, layer, "attention", "attention.qkv", c->hidden, q + 2 * kv, &qkv);
+    p->out = add_linear(b, layer, "attention", "attention.out", q, c->hidden, &out);
     p->norm2 = add_norm(b, layer, "norm2");
-    p->up = add_linear(b, layer, "mlp", c->gpt2 ? "mlp.up" : "mlp.gate_up", c->hidden, c->up_size);
-    p->down = add_linear(b, layer, "mlp", "mlp.down", c->intermediate, c->hidden);
+    p->up = add_linear(b, layer, "mlp", c->gpt2 ? "mlp.up" : "mlp.gate_up", c->hidden, up.count * f, &up);
+    p->down = add_linear(b, layer, "mlp", "mlp.down", f, c->hidden, &down);
     if (c->gpt2)
         name_gpt2_layer(b, p, layer);
     else
         name_llama_layer(b, p, layer);
 }
 
+static whole_sizes whole_of(const keel_context *c) {
+    const size_t ranks = (size_t)c->mesh->model_parallel.size;
+    return (whole_sizes){.queries = c->core_size * ranks,
+                         .keys = c->kv_heads * c->head_size * ranks,
+                         .intermediate = c->intermediate * ranks,
+                         .vocab = c->vocab * ranks};
+}
+
 keel_status keel_parameters_build(const keel_context *context, keel_parameters *parameters) {
     const keel_context *c = context;
     keel_parameters p = {.position_embedding = KEEL_NO_PARAM};
-    builder b = {.context = c, .out = &p, .status = KEEL_OK};
+    builder b = {.context = c, .whole = whole_of(c), .out = &p, .status = KEEL_OK};
+    const size_t vocab = b.whole.vocab;
+    const share words = {.axis = ROWS, .count = 1, .size = {vocab}};
     p.layers = calloc(c->layers, sizeof *p.layers);
     if (!p.layers) return keel_fail(KEEL_ERR_MEMORY, "no memory for %zu layers", c->layers);
-    p.token_embedding = add(&b, -1, "embedding", "embedding.weight", c->vocab, c->hidden);
-    name_hf(&b, p.token_embedding, c->vocab, c->hidden, c->gpt2 ? "wte.weight" : "model.embed_tokens.weight");
+    p.token_embedding = add(&b, -1, "embedding", "embedding.weight", vocab, c->hidden, &words);
+    name_hf(&b, p.token_embedding, 0, vocab, c->gpt2 ? "wte.weight" : "model.embed_tokens.weight");
     if (c->gpt2) {
-        p.position_embedding = add(&b, -1, "embedding", "position.weight", c->positions, c->hidden);
-        name_hf(&b, p.position_embedding, c->positions, c->hidden, "wpe.weight");
+        p.position_embedding = add(&b, -1, "embedding", "position.weight", c->positions, c->hidden, &whole);
+        name_hf(&b, p.position_embedding, 0, c->positions, "wpe.weight");
     }
     for (size_t l = 0; l < c->layers; l++) add_layer(&b, (int32_t)l, &p.layers[l]);
     p.final_norm = add_norm(&b, -1, "final_norm");
     if (c->gpt2)
         name_gpt2_norm(&b, &p.final_norm, "ln_f");
     else
-        name_hf(&b, p.final_norm.weight, 0, c->hidden, "model.norm.weight");
+        name_hf(&b, p.final_norm.weight, 0, 0, "model.norm.weight");
     p.head = (keel_linear){.in = c->hidden, .out = c->vocab, .out_in = true, .bias = KEEL_NO_PARAM};
-    p.head.weight = c->tied ? p.token_embedding : add(&b, -1, "head", "head.weight", c->vocab, c->hidden);
-    if (!c->tied) name_hf(&b, p.head.weight, c->vocab, c->hidden, "lm_head.weight");
+    p.head.weight = c->tied ? p.token_embedding : add(&b, -1, "head", "head.weight", vocab, c->hidden, &words);
+    if (!c->tied) name_hf(&b, p.head.weight, 0, vocab, "lm_head.weight");
     if (b.status != KEEL_OK) {
         keel_parameters_free(&p);
         return b.status;
@@ -166,6 +243,7 @@ keel_status keel_parameters_build(const keel_context *context, keel_parameters *
 }
 
 void keel_parameters_free(keel_parameters *parameters) {
+    for (size_t i = 0; i < parameters->count; i++) free(parameters->list[i].pieces);
     free(parameters->list);
     free(parameters->hf);
     free(parameters->layers);

@@ -15,7 +15,8 @@ typedef struct keel_layer_params {
 typedef struct keel_parameters {
     keel_param *list; // in forward order
     size_t count, capacity;
-    size_t numel;
+    size_t numel;       // of this rank's flat buffers
+    size_t whole_numel; // of those of a single rank
     keel_hf_tensor *hf;
     size_t hf_count, hf_capacity;
     keel_layer_params *layers;

@@ -66,13 +66,8 @@ struct keel_optimizer {
 static keel_status add_taps(keel_optimizer *o, keel_taps *taps, const keel_mesh *mesh) {
     for (size_t i = 0; i < o->param_count; i++) {
         const keel_param *p = &o->params[i];
-        keel_site_info info = {.dtype = KEEL_F32, .layout = KEEL_LAYOUT_REPLICA, .layer = p->layer, .ndim = p->ndim};
-        snprintf(info.name, sizeof info.name, "%s", p->name);
-        snprintf(info.module, sizeof info.module, "%s", p->module);
-        for (uint32_t d = 0; d < p->ndim; d++) info.shape[d] = p->shape[d];
-        info.numel = p->numel;
-        info.replica_index = (uint32_t)mesh->data_parallel.rank;
-        info.replica_count = mesh->dp;
+        keel_site_info info = {.dtype = KEEL_F32};
+        keel_param_describe(p, mesh, &info);
         info.quantity = KEEL_GRAD_REDUCED;
         info.phase = KEEL_PHASE_REDUCTION;
         info.order = KEEL_ORDER_GRAD_REDUCED + (uint32_t)(o->param_count - 1 - i);

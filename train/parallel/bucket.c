@@ -65,16 +65,9 @@ static keel_status add_taps(keel_buckets *made) {
         const keel_param *param = &made->params[i];
         keel_site_info info = {.quantity = KEEL_GRAD_UNREDUCED,
                                .dtype = KEEL_F32,
-                               .layout = KEEL_LAYOUT_PARTIAL,
                                .phase = KEEL_PHASE_BACKWARD,
-                               .order = place_of(keel_taps_probe(made->plan.taps), param),
-                               .layer = param->layer,
-                               .ndim = param->ndim,
-                               .numel = param->numel,
-                               .replica_count = 1};
-        for (uint32_t d = 0; d < param->ndim; d++) info.shape[d] = param->shape[d];
-        memcpy(info.name, param->name, sizeof info.name);
-        memcpy(info.module, param->module, sizeof info.module);
+                               .order = place_of(keel_taps_probe(made->plan.taps), param)};
+        keel_param_describe_partial(param, made->plan.mesh, &info);
         const keel_status status = keel_taps_add(made->plan.taps, &info, &made->taps[i]);
         if (status) return status;
     }

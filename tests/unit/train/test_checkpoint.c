@@ -436,14 +436,18 @@ static void test_exported_weights_come_back(void **state) {
 static void write_shards(rig *r, const char *index) {
     size_t count;
     const keel_hf_tensor *tensors = keel_model_hf_tensors(r->model, &count);
+    size_t params;
+    const keel_param *list = keel_model_params(r->model, &params);
     keel_safetensors_item *items = calloc(count, sizeof *items);
     FILE *file = fopen(index, "w");
     fputs("{\"metadata\": {\"total_size\": 1}, \"weight_map\": {", file);
     for (size_t i = 0; i < count; i++) {
+        const keel_param *param = &list[tensors[i].param];
+        const size_t at = param->offset + tensors[i].row * keel_param_cols(param);
         items[i] = (keel_safetensors_item){.name = tensors[i].name,
                                            .dtype = "F32",
                                            .ndim = tensors[i].ndim,
-                                           .data = keel_model_weights(r->model) + tensors[i].offset};
+                                           .data = keel_model_weights(r->model) + at};
         memcpy(items[i].shape, tensors[i].shape, sizeof tensors[i].shape);
         fprintf(file, "%s\"%s\": \"model-%d.safetensors\"", i ? ", " : "", tensors[i].name, i < count / 2 ? 1 : 2);
     }
