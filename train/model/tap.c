@@ -66,6 +66,7 @@ keel_status keel_taps_add(keel_taps *taps, const keel_site_info *info, keel_tap 
     keel_tap *t = calloc(1, sizeof *t);
     if (!t) return keel_fail(KEEL_ERR_MEMORY, "no memory for a tap of %s", info->name);
     t->taps = taps;
+    t->gradient = info->quantity == KEEL_ACTIVATION_GRAD || info->quantity == KEEL_GRAD_UNREDUCED;
     keel_status status = keel_site_add(taps->probe, info, &t->site);
     if (status != KEEL_OK) {
         free(t);
@@ -175,18 +176,12 @@ bool keel_taps_arm(keel_taps *taps, uint64_t step) {
     return any;
 }
 
-// float32 collectives carry gradients.
-static bool holds_loss_scale(const keel_site_info *info) {
-    return info->quantity == KEEL_ACTIVATION_GRAD || info->quantity == KEEL_GRAD_UNREDUCED ||
-           info->quantity == KEEL_COLLECTIVE_IN || info->quantity == KEEL_COLLECTIVE_OUT;
-}
-
 void keel_taps_set_loss_scale(keel_taps *taps, double scale) {
     if (scale == taps->loss_scale) return;
     taps->loss_scale = scale;
     for (size_t t = 0; t < taps->count; t++) {
         keel_tap *tap = taps->list[t];
-        if (!holds_loss_scale(keel_site_get_info(tap->site))) continue;
+        if (!tap->gradient) continue;
         tap->scaled = scale != 1;
         keel_site_set_scale(tap->site, scale);
     }
@@ -265,13 +260,13 @@ void keel_tap_piece_active(keel_tap *tap, int thread, float *data, size_t offset
     add(tap, thread, data, n);
 }
 
-void keel_tap_at_active(keel_tap *tap, float *data, size_t n) {
+void keel_tap_part_active(keel_tap *tap, float *data, size_t offset, size_t n) {
     const size_t parts = n / SHARED_PIECE + 1; // the last one takes the rest
     keel_tap_begin_active(tap);
 #pragma omp parallel for schedule(static) if (parts > 2)
     for (size_t k = 0; k < parts; k++) {
         const size_t at = k * SHARED_PIECE;
-        keel_tap_piece(tap, omp_get_thread_num(), data + at, at, k + 1 < parts ? SHARED_PIECE : n - at);
+        keel_tap_piece(tap, omp_get_thread_num(), data + at, offset + at, k + 1 < parts ? SHARED_PIECE : n - at);
     }
     keel_tap_end(tap);
 }

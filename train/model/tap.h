@@ -21,7 +21,8 @@ typedef struct keel_tap {
     const keel_fault_config *fault;   // due at this tap in this step, if armed
     struct keel_tap *earlier, *later; // of the same tensor, seen before or after this; see keel_taps_pair
     bool left;                        // to LATER, in this step
-    bool scaled;                      // its data are gradients of the scaled loss
+    bool gradient;                    // its data are gradients, which hold the loss scale
+    bool scaled;                      // and that is not 1 now
     bool armed;
     bool busy; // block form: something is to be done in this pass
 } keel_tap;
@@ -34,7 +35,8 @@ void keel_taps_close(keel_taps *taps); // NULL is fine
 keel_probe *keel_taps_probe(keel_taps *taps);
 int keel_taps_threads(const keel_taps *taps); // threads that block forms serve
 
-// Registers the site and gives its tap, owned by TAPS.
+// Registers the site and gives its tap, owned by TAPS. Of activation_grad and grad_unreduced the data are gradients; of
+// other quantities where the caller says so in the tap.
 keel_status keel_taps_add(keel_taps *taps, const keel_site_info *info, keel_tap **tap);
 // EARLIER and LATER see the same tensor, which nothing but faults changes in between: where both are asked the same in
 // a step, and no fault is due, it is looked at once. Both in block form.
@@ -58,11 +60,15 @@ void keel_taps_set_loss_scale(keel_taps *taps, double scale);
 // Does to DATA [n], the elements of the tensor from OFFSET on, what the fault of the armed TAP does.
 void keel_tap_strike(const keel_tap *tap, float *data, size_t offset, size_t n);
 
-// DATA [n] float32: a fault writes here before anybody sees it. Serial code; a large tensor is looked at by all
-// threads, which would wait meanwhile.
-void keel_tap_at_active(keel_tap *tap, float *data, size_t n);
+// DATA [n] float32, the elements of the tensor from OFFSET on: a fault writes here before anybody sees it. Serial code;
+// a large tensor is looked at by all threads, which would wait meanwhile.
+void keel_tap_part_active(keel_tap *tap, float *data, size_t offset, size_t n);
+static inline void keel_tap_part(keel_tap *tap, float *data, size_t offset, size_t n) {
+    if (tap->armed || tap->site->active) keel_tap_part_active(tap, data, offset, n);
+}
+// The whole tensor.
 static inline void keel_tap_at(keel_tap *tap, float *data, size_t n) {
-    if (tap->armed || tap->site->active) keel_tap_at_active(tap, data, n);
+    keel_tap_part(tap, data, 0, n);
 }
 
 // Block form, for a pass that writes the tensor piece by piece, also in parallel: begin, pieces from any thread, end.

@@ -125,7 +125,8 @@ static keel_status add_buckets(keel_buckets *made) {
                                                               .precision = plan->precision,
                                                               .count = here->count,
                                                               .comm = &plan->mesh->data_parallel,
-                                                              .op = made->op},
+                                                              .op = made->op,
+                                                              .gradient = true},
                                       &here->collective);
         if (status) return status;
     }

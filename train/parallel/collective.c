@@ -16,7 +16,10 @@ struct keel_collectives {
     size_t count;
 };
 
-static const char *const kind_names[] = {[KEEL_ALL_REDUCE] = "all_reduce", [KEEL_BROADCAST] = "broadcast"};
+static const char *const kind_names[] = {[KEEL_ALL_REDUCE] = "all_reduce",
+                                         [KEEL_REDUCE_SCATTER] = "reduce_scatter",
+                                         [KEEL_ALL_GATHER] = "all_gather",
+                                         [KEEL_BROADCAST] = "broadcast"};
 
 static keel_status mpi_failed(const char *name, int code) {
     char text[MPI_MAX_ERROR_STRING] = "";
@@ -33,6 +36,29 @@ static keel_status make_type(keel_collective *made) {
     return code == MPI_SUCCESS ? KEEL_OK : mpi_failed(made->plan.name, code);
 }
 
+static bool shares_out(const keel_collective_plan *plan) {
+    return plan->kind == KEEL_REDUCE_SCATTER || plan->kind == KEEL_ALL_GATHER;
+}
+
+static keel_status make_shares(keel_collective *made) {
+    const keel_collective_plan *plan = &made->plan;
+    const size_t ranks = (size_t)plan->comm->size;
+    if (!shares_out(plan)) return KEEL_OK;
+    if (plan->count > INT_MAX || plan->share * ranks < plan->count)
+        return keel_fail(KEEL_ERR_USAGE, "%s: shares of %zu for %zu ranks do not make up %zu elements", plan->name,
+                         plan->share, ranks, plan->count);
+    made->counts = calloc(2 * ranks, sizeof *made->counts);
+    if (!made->counts) return keel_fail(KEEL_ERR_MEMORY, "no memory for the shares of %zu ranks", ranks);
+    made->begins = made->counts + ranks;
+    for (size_t r = 0; r < ranks; r++) {
+        const size_t begin = r * plan->share < plan->count ? r * plan->share : plan->count;
+        const size_t rest = plan->count - begin;
+        made->begins[r] = (int)begin;
+        made->counts[r] = (int)(rest < plan->share ? rest : plan->share);
+    }
+    return KEEL_OK;
+}
+
 keel_status keel_collectives_open(keel_taps *taps, keel_collectives **set) {
     keel_collectives *made = calloc(1, sizeof *made);
     if (!made) return keel_fail(KEEL_ERR_MEMORY, "no memory for collectives");
@@ -46,29 +72,38 @@ void keel_collectives_close(keel_collectives *set) {
     for (size_t i = 0; i < set->count; i++) {
         if (set->list[i]->plan.whole) MPI_Type_free(&set->list[i]->type);
         free((char *)set->list[i]->plan.name);
+        free(set->list[i]->counts);
         free(set->list[i]);
     }
     free(set->list);
     free(set);
 }
 
+static keel_layout layout_of(const keel_collective_plan *plan, bool out) {
+    if (plan->kind == (out ? KEEL_REDUCE_SCATTER : KEEL_ALL_GATHER)) return KEEL_LAYOUT_SHARD;
+    return out ? KEEL_LAYOUT_REPLICA : KEEL_LAYOUT_PARTIAL;
+}
+
 static keel_status add_site(keel_collectives *set, const keel_collective_plan *plan, bool out, keel_tap **tap,
                             keel_site **site) {
+    const keel_layout layout = layout_of(plan, out);
     keel_site_info info = {.quantity = out ? KEEL_COLLECTIVE_OUT : KEEL_COLLECTIVE_IN,
                            .dtype = plan->dtype,
-                           .layout = out ? KEEL_LAYOUT_REPLICA : KEEL_LAYOUT_PARTIAL,
+                           .layout = layout,
                            .phase = KEEL_PHASE_REDUCTION,
                            .order = (uint32_t)(2 * set->count + out),
                            .layer = -1,
                            .ndim = 1,
                            .shape = {plan->count},
                            .numel = plan->count,
-                           .replica_index = out ? (uint32_t)plan->comm->rank : 0,
-                           .replica_count = out ? (uint32_t)plan->comm->size : 1};
+                           .replica_index = layout == KEEL_LAYOUT_REPLICA ? (uint32_t)plan->comm->rank : 0,
+                           .replica_count = layout == KEEL_LAYOUT_REPLICA ? (uint32_t)plan->comm->size : 1};
     snprintf(info.name, sizeof info.name, "%s", plan->name);
     snprintf(info.module, sizeof info.module, "%s", kind_names[plan->kind]);
-    if (plan->dtype == KEEL_F32) return keel_taps_add(set->taps, &info, tap);
-    return keel_site_add(keel_taps_probe(set->taps), &info, site);
+    if (plan->dtype != KEEL_F32) return keel_site_add(keel_taps_probe(set->taps), &info, site);
+    const keel_status status = keel_taps_add(set->taps, &info, tap);
+    if (!status) (*tap)->gradient = plan->gradient;
+    return status;
 }
 
 keel_status keel_collectives_add(keel_collectives *set, const keel_collective_plan *plan,
@@ -87,6 +122,7 @@ keel_status keel_collectives_add(keel_collectives *set, const keel_collective_pl
     made->bytes = plan->count * keel_dtype_size(plan->dtype);
     made->request = MPI_REQUEST_NULL;
     status = make_type(made);
+    if (!status) status = make_shares(made);
     if (status) goto fail;
     if (plan->when == KEEL_EVERY_STEP && plan->comm->size > 1) {
         status = add_site(set, &made->plan, false, &made->in, &made->in_site);
@@ -98,6 +134,7 @@ keel_status keel_collectives_add(keel_collectives *set, const keel_collective_pl
     return KEEL_OK;
 fail:
     free(name);
+    if (made) free(made->counts);
     free(made);
     return status;
 }
@@ -106,21 +143,46 @@ const keel_collective *keel_collectives_get(const keel_collectives *set, size_t 
     return index < set->count ? set->list[index] : NULL;
 }
 
+// What this rank contributes (OUT false) or gets: all of DATA, or its share.
+static void look(const keel_collective *collective, bool out) {
+    const keel_collective_plan *plan = &collective->plan;
+    keel_tap *tap = out ? collective->out : collective->in;
+    keel_site *site = out ? collective->out_site : collective->in_site;
+    const bool share = layout_of(plan, out) == KEEL_LAYOUT_SHARD;
+    const size_t begin = share ? (size_t)collective->begins[plan->comm->rank] : 0;
+    const size_t count = share ? (size_t)collective->counts[plan->comm->rank] : plan->count;
+    char *data = (char *)collective->data + begin * keel_dtype_size(plan->dtype);
+    if (tap) keel_tap_part(tap, (float *)(void *)data, begin, count);
+    if (site) keel_observe(site, data, count);
+}
+
 static void begin(keel_collective *collective, void *data) {
-    if (collective->in) keel_tap_at(collective->in, data, collective->plan.count);
-    if (collective->in_site) keel_observe(collective->in_site, data, collective->plan.count);
     collective->data = data;
+    look(collective, false);
     collective->started = keel_seconds();
 }
 
 static void finish(keel_collective *collective, double waited_since) {
     const double now = keel_seconds();
+    const keel_collective_plan *plan = &collective->plan;
     collective->calls++;
     collective->seconds += now - collective->started;
     collective->waited += now - waited_since;
-    if (collective->out) keel_tap_at(collective->out, collective->data, collective->plan.count);
-    if (collective->out_site) keel_observe(collective->out_site, collective->data, collective->plan.count);
+    if (plan->kind == KEEL_REDUCE_SCATTER) { // MPI leaves it at the beginning
+        const size_t width = keel_dtype_size(plan->dtype);
+        const int rank = plan->comm->rank;
+        memmove((char *)collective->data + (size_t)collective->begins[rank] * width, collective->data,
+                (size_t)collective->counts[rank] * width);
+    }
+    look(collective, true);
     collective->data = NULL;
+}
+
+// CODE of a blocking call that BEGAN.
+static keel_status end_blocking(keel_collective *collective, int code) {
+    if (code != MPI_SUCCESS) return mpi_failed(collective->plan.name, code);
+    finish(collective, collective->started);
+    return KEEL_OK;
 }
 
 keel_status keel_all_reduce(keel_collective *collective, void *data) {
@@ -128,10 +190,24 @@ keel_status keel_all_reduce(keel_collective *collective, void *data) {
     if (plan->comm->size == 1) return KEEL_OK;
     begin(collective, data);
     const int count = plan->whole ? 1 : (int)plan->count;
-    const int code = MPI_Allreduce(MPI_IN_PLACE, data, count, collective->type, plan->op, plan->comm->mpi);
-    if (code != MPI_SUCCESS) return mpi_failed(plan->name, code);
-    finish(collective, collective->started);
-    return KEEL_OK;
+    return end_blocking(collective,
+                        MPI_Allreduce(MPI_IN_PLACE, data, count, collective->type, plan->op, plan->comm->mpi));
+}
+
+keel_status keel_reduce_scatter(keel_collective *collective, void *data) {
+    const keel_collective_plan *plan = &collective->plan;
+    if (plan->comm->size == 1) return KEEL_OK;
+    begin(collective, data);
+    return end_blocking(collective, MPI_Reduce_scatter(MPI_IN_PLACE, data, collective->counts, collective->type,
+                                                       plan->op, plan->comm->mpi));
+}
+
+keel_status keel_all_gather(keel_collective *collective, void *data) {
+    const keel_collective_plan *plan = &collective->plan;
+    if (plan->comm->size == 1) return KEEL_OK;
+    begin(collective, data);
+    return end_blocking(collective, MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, collective->counts,
+                                                   collective->begins, collective->type, plan->comm->mpi));
 }
 
 keel_status keel_broadcast(keel_collective *collective, void *data) {
@@ -155,6 +231,22 @@ keel_status keel_all_reduce_start(keel_collective *collective, void *data) {
     begin(collective, data);
     const int code = MPI_Iallreduce(MPI_IN_PLACE, data, (int)plan->count, collective->type, plan->op, plan->comm->mpi,
                                     &collective->request);
+    return code == MPI_SUCCESS ? KEEL_OK : mpi_failed(plan->name, code);
+}
+
+keel_status keel_reduce_scatter_start(keel_collective *collective, void *data) {
+    const keel_collective_plan *plan = &collective->plan;
+    begin(collective, data);
+    const int code = MPI_Ireduce_scatter(MPI_IN_PLACE, data, collective->counts, collective->type, plan->op,
+                                         plan->comm->mpi, &collective->request);
+    return code == MPI_SUCCESS ? KEEL_OK : mpi_failed(plan->name, code);
+}
+
+keel_status keel_all_gather_start(keel_collective *collective, void *data) {
+    const keel_collective_plan *plan = &collective->plan;
+    begin(collective, data);
+    const int code = MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, collective->counts, collective->begins,
+                                     collective->type, plan->comm->mpi, &collective->request);
     return code == MPI_SUCCESS ? KEEL_OK : mpi_failed(plan->name, code);
 }
 

@@ -9,7 +9,12 @@
 #include "train/model/tap.h"
 #include "train/parallel/mesh.h"
 
-typedef enum keel_collective_kind { KEEL_ALL_REDUCE, KEEL_BROADCAST } keel_collective_kind;
+typedef enum keel_collective_kind {
+    KEEL_ALL_REDUCE,
+    KEEL_REDUCE_SCATTER,
+    KEEL_ALL_GATHER,
+    KEEL_BROADCAST
+} keel_collective_kind;
 typedef enum keel_collective_when { KEEL_EVERY_STEP, KEEL_AT_START } keel_collective_when;
 
 typedef struct keel_collective_plan {
@@ -20,8 +25,10 @@ typedef struct keel_collective_plan {
     keel_precision precision; // of the values and of OP, for who reads the plan
     size_t count;
     const keel_comm *comm; // borrowed
-    MPI_Op op;             // ALL_REDUCE
+    size_t share;          // REDUCE_SCATTER, ALL_GATHER: rank r has elements [r SHARE, (r + 1) SHARE) of COUNT
+    MPI_Op op;             // ALL_REDUCE, REDUCE_SCATTER
     bool whole;            // OP is called on all COUNT elements together, never on pieces
+    bool gradient;         // float32: the values are gradients, which hold the loss scale
 } keel_collective_plan;
 
 typedef struct keel_collective {
@@ -32,6 +39,7 @@ typedef struct keel_collective {
     double waited;  // of these, within keel_collective_wait or the blocking call
     // private
     MPI_Datatype type;             // what MPI sends COUNT of, or one of if WHOLE
+    int *counts, *begins;          // of every rank's share, in one piece of memory; NULL where nothing is shared out
     keel_tap *in, *out;            // float32
     keel_site *in_site, *out_site; // other dtypes: seen, never disturbed
     void *data;                    // under way
@@ -43,16 +51,21 @@ typedef struct keel_collectives keel_collectives; // those of this rank, in orde
 
 keel_status keel_collectives_open(keel_taps *taps, keel_collectives **set);
 void keel_collectives_close(keel_collectives *set); // NULL is fine; nothing may be under way
-// Declares a collective and registers its sites: collective_in is this rank's part (layout partial), collective_out a
-// replica.
+// Declares a collective and registers its sites. collective_in is this rank's summand (layout partial), or its share of
+// an all-gather (shard); collective_out a replica, or this rank's share of a reduce-scatter (shard).
 keel_status keel_collectives_add(keel_collectives *set, const keel_collective_plan *plan, keel_collective **collective);
 const keel_collective *keel_collectives_get(const keel_collectives *set, size_t index); // NULL beyond the last
 
 // In place over DATA [count]; KEEL_ERR_COMM with MPI's text. With one rank nothing is sent, and there are no sites.
 keel_status keel_all_reduce(keel_collective *collective, void *data);
-keel_status keel_broadcast(keel_collective *collective, void *data); // from rank 0 of the communicator
-// The same, not waited for: DATA is MPI's until keel_collective_wait.
+// Leaves the sum of this rank's share in its place, and nothing of use beside it.
+keel_status keel_reduce_scatter(keel_collective *collective, void *data);
+keel_status keel_all_gather(keel_collective *collective, void *data); // this rank's share is in its place
+keel_status keel_broadcast(keel_collective *collective, void *data);  // from rank 0 of the communicator
+// The same, not waited for: DATA is MPI's until keel_collective_wait. At least two ranks.
 keel_status keel_all_reduce_start(keel_collective *collective, void *data);
+keel_status keel_reduce_scatter_start(keel_collective *collective, void *data);
+keel_status keel_all_gather_start(keel_collective *collective, void *data);
 // Lets MPI move what is under way. *DONE: nothing is left to wait for.
 keel_status keel_collective_test(keel_collective *collective, bool *done);
 keel_status keel_collective_wait(keel_collective *collective);
