@@ -1,5 +1,6 @@
 #include "analyzers/joined_rows.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -127,6 +128,7 @@ static keel_status map_segment(const keel_joined *joined, segment_map *map) {
     map->series = calloc((size_t)info->scalar_count + info->site_count + 1, sizeof *map->series);
     if (!map->series) return no_memory();
     for (uint32_t i = 0; i < info->scalar_count + info->site_count; i++) {
+        assert(joined->series); // all of this run's series were collected into it
         keel_joined_series key;
         if (i < info->scalar_count)
             name_scalar(info->scalar_names[i], &key);

@@ -39,7 +39,7 @@ const char *keel_status_name(keel_status status) {
     return "unknown";
 }
 
-keel_status keel_fail(keel_status status, const char *format, ...) {
+keel_status(keel_fail)(keel_status status, const char *format, ...) {
     // Formatted aside first: an argument may be keel_error() itself.
     char text[TEXT_BYTES];
     va_list args;

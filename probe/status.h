@@ -32,6 +32,9 @@ KEEL_API const char *keel_status_name(keel_status status);
 //     return keel_fail(KEEL_ERR_FORMAT, "%s: no dataset /steps", path);
 // The first detector writes the text, with file, line and key where it has them; callers pass the status up unchanged.
 KEEL_API keel_status keel_fail(keel_status status, const char *format, ...) KEEL_PRINTF(2, 3);
+#ifdef __clang_analyzer__ // which does not see that it returns STATUS, and takes failures for success
+#define keel_fail(status, ...) (keel_fail(status, __VA_ARGS__), (status))
+#endif
 
 // The text of this thread's latest failure; never NULL. Valid until the next keel_fail of the thread.
 KEEL_API const char *keel_error(void);

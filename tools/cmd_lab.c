@@ -168,18 +168,19 @@ static keel_status find_programs(char folder[PATH_MAX]) {
     return KEEL_OK;
 }
 
-static keel_status run(lab_arguments *a) {
+static keel_status run(const lab_arguments *a) {
     char programs[PATH_MAX], trainer[PATH_MAX + 16], cases[PATH_MAX + 64];
     keel_status status = find_programs(programs);
     if (status) return status;
     snprintf(trainer, sizeof trainer, "%s/keel-train", programs);
     snprintf(cases, sizeof cases, "%s/%s/lab", programs, KEEL_DATA_FROM_BIN);
-    a->options.folder = a->cases ? a->cases : cases;
-    a->options.trainer = trainer;
-    a->options.progress = print_progress;
-    if (a->form == LIST) return list_cases(a->options.folder);
+    keel_lab_options options = a->options;
+    options.folder = a->cases ? a->cases : cases;
+    options.trainer = trainer;
+    options.progress = print_progress;
+    if (a->form == LIST) return list_cases(options.folder);
     keel_lab_report report;
-    status = keel_lab(&a->options, &report);
+    status = keel_lab(&options, &report);
     if (status) return status;
     status = print_report(a, &report);
     keel_lab_report_free(&report);

@@ -79,11 +79,15 @@ static keel_status read_record(const char *path, uint64_t step, keel_recorded *r
 
 // ---- what is printed ----
 
+static bool is_same(double a, double b) {
+    return a == b || (isnan(a) && isnan(b));
+}
+
 static void print_value(const keel_replay_reading *reading, uint32_t pass, uint32_t shard) {
     const keel_replay_value *value = &reading->values[(size_t)pass * reading->shards + shard];
     const keel_replay_value *again = value + reading->shards;
     printf("  %8.4f %10.4g", value->loss, value->grad_norm);
-    if (memcmp(value, again, sizeof *value) == 0)
+    if (is_same(value->loss, again->loss) && is_same(value->grad_norm, again->grad_norm))
         printf("  twice the same");
     else
         printf("  then %8.4f %10.4g", again->loss, again->grad_norm);

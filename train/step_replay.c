@@ -118,8 +118,9 @@ static keel_status read_batches(replayer *r, keel_replay_reading *reading) {
     keel_buckets_set_local(trainer->buckets, false);
     status = keel_agree(&trainer->mesh.world, status);
     if (!status) status = keel_all_reduce(r->gather, r->sums);
-    if (!status) memcpy(reading->values, r->sums, (size_t)VALUES * r->shards * sizeof *reading->values);
-    return status;
+    if (status || !reading->values) return status;
+    memcpy(reading->values, r->sums, (size_t)VALUES * r->shards * sizeof *reading->values);
+    return KEEL_OK;
 }
 
 // ---- the whole ----

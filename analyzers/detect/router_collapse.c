@@ -30,7 +30,8 @@ static void update(void *memory, const keel_detector_input *in, keel_findings *f
     for (uint32_t i = 0; i < in->index->named_count[KEEL_NAMED_EXPERT_LOAD]; i++) {
         uint32_t site = in->index->named[KEEL_NAMED_EXPERT_LOAD][i];
         double experts = (double)in->info->sites[site].numel, idle = zeros ? zeros[site] : NAN;
-        double busy = max && mean && experts >= LEAST_EXPERTS ? max[site] / (mean[site] * experts) : NAN;
+        double most = max ? max[site] : NAN, usual = mean ? mean[site] : NAN;
+        double busy = experts >= LEAST_EXPERTS ? most / (usual * experts) : NAN;
         if (isnan(idle) && isnan(busy)) continue;
         any = true;
         bool is_idle = idle >= in->params[P_IDLE], is_busy = busy >= in->params[P_BUSY];
@@ -39,8 +40,8 @@ static void update(void *memory, const keel_detector_input *in, keel_findings *f
         keel_odd_sites_add(&odd, in->index,
                            &(keel_odd_site){.site = site,
                                             .op = is_idle ? "zeros" : "max",
-                                            .value = is_idle ? idle : max[site],
-                                            .expected = is_idle ? NAN : mean[site],
+                                            .value = is_idle ? idle : most,
+                                            .expected = is_idle ? NAN : usual,
                                             .score = is_idle ? idle : busy,
                                             .plain = is_idle ? "leaves half of the experts or more without a token"
                                                              : "gives one expert half of the tokens or more"});

@@ -140,9 +140,9 @@ static void test_straggler(void) {
 
 static size_t resident_bytes(void) {
     FILE *file = fopen("/proc/self/statm", "r");
-    size_t all, resident;
+    size_t all, resident = 0;
     CHECK(file && fscanf(file, "%zu %zu", &all, &resident) == 2);
-    fclose(file);
+    if (file) fclose(file);
     return resident * (size_t)sysconf(_SC_PAGESIZE);
 }
 

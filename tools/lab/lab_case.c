@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,7 +59,7 @@ static keel_status draw_range(const keel_yaml_node *range, uint64_t random, char
     int64_t a, b;
     if (keel_yaml_to_int(low, &a) == KEEL_OK && keel_yaml_to_int(high, &b) == KEEL_OK) {
         if (b < a) return keel_yaml_fail(range, "the greater number comes first");
-        snprintf(value, VALUE, "%lld", (long long)(a + (int64_t)(random % (uint64_t)(b - a + 1))));
+        snprintf(value, VALUE, "%" PRId64, a + (int64_t)(random % ((uint64_t)b - (uint64_t)a + 1)));
         return KEEL_OK;
     }
     double x, y;

@@ -141,7 +141,8 @@ static void test_near_float32(void **state) {
             for (size_t i = 0; i < count; i++) {
                 const float *got = p.rig.grad + params[i].offset, *expected = full.rig.grad + params[i].offset;
                 const double d = distance(got, expected, params[i].numel);
-                if (!(d < 4 * epsilon)) fail_msg("%s in %s: %g", params[i].name, keel_precision_name(precision), d);
+                if (!(d < 4 * epsilon))
+                    fail_msg("%s in %s: %g", params[i].name, keel_precision_name((keel_precision)precision), d);
             }
             rig_close(&p.rig);
         }
