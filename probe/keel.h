@@ -102,6 +102,11 @@ KEEL_API void keel_scalar_set(keel_probe *probe, uint32_t id, double value);
 // To be called where the caller has a moment, such as layer borders: lets the backend drive a pending merge. Cheap.
 KEEL_API void keel_poll(keel_probe *probe);
 
+// Around what lasts until other ranks have come as far (a blocking collective): so that of a job that stands the rank
+// is named that the others wait for. Cheap. They do not nest.
+KEEL_API void keel_wait_begin(keel_probe *probe);
+KEEL_API void keel_wait_end(keel_probe *probe);
+
 // ---- what the monitor thinks ----
 
 typedef struct keel_health {
@@ -144,6 +149,7 @@ typedef struct keel_backend {
     // The step is over. FRAME is NULL if frame_begin gave none. Rank fields are sealed. Must return at once.
     void (*frame_end)(void *context, keel_frame *frame, const keel_step *step);
     void (*poll)(void *context);
+    void (*wait)(void *context, bool begins); // NULL: of no interest
     keel_health (*health)(void *context);
     keel_status (*drain)(void *context);
     keel_status (*save)(void *context, void **bytes, size_t *size);

@@ -342,6 +342,14 @@ void keel_poll(keel_probe *probe) {
     if (probe->has_backend && probe->backend.poll) probe->backend.poll(probe->backend.context);
 }
 
+void keel_wait_begin(keel_probe *probe) {
+    if (probe->has_backend && probe->backend.wait) probe->backend.wait(probe->backend.context, true);
+}
+
+void keel_wait_end(keel_probe *probe) {
+    if (probe->has_backend && probe->backend.wait) probe->backend.wait(probe->backend.context, false);
+}
+
 // ---- what the monitor thinks ----
 
 keel_health keel_probe_health(keel_probe *probe) {

@@ -121,6 +121,7 @@ keel_status keel_collectives_add(keel_collectives *set, const keel_collective_pl
     made->plan.name = name;
     made->bytes = plan->count * keel_dtype_size(plan->dtype);
     made->request = MPI_REQUEST_NULL;
+    made->probe = keel_taps_probe(set->taps);
     status = make_type(made);
     if (!status) status = make_shares(made);
     if (status) goto fail;
@@ -156,15 +157,18 @@ static void look(const keel_collective *collective, bool out) {
     if (site) keel_observe(site, data, count);
 }
 
+// From here on the rank waits for others, until finish, or end_start where the call only starts it.
 static void begin(keel_collective *collective, void *data) {
     collective->data = data;
     look(collective, false);
     collective->started = keel_seconds();
+    keel_wait_begin(collective->probe);
 }
 
 static void finish(keel_collective *collective, double waited_since) {
     const double now = keel_seconds();
     const keel_collective_plan *plan = &collective->plan;
+    keel_wait_end(collective->probe);
     collective->calls++;
     collective->seconds += now - collective->started;
     collective->waited += now - waited_since;
@@ -183,6 +187,12 @@ static keel_status end_blocking(keel_collective *collective, int code) {
     if (code != MPI_SUCCESS) return mpi_failed(collective->plan.name, code);
     finish(collective, collective->started);
     return KEEL_OK;
+}
+
+// CODE of a call that only started it.
+static keel_status end_start(keel_collective *collective, int code) {
+    keel_wait_end(collective->probe);
+    return code == MPI_SUCCESS ? KEEL_OK : mpi_failed(collective->plan.name, code);
 }
 
 keel_status keel_all_reduce(keel_collective *collective, void *data) {
@@ -231,7 +241,7 @@ keel_status keel_all_reduce_start(keel_collective *collective, void *data) {
     begin(collective, data);
     const int code = MPI_Iallreduce(MPI_IN_PLACE, data, (int)plan->count, collective->type, plan->op, plan->comm->mpi,
                                     &collective->request);
-    return code == MPI_SUCCESS ? KEEL_OK : mpi_failed(plan->name, code);
+    return end_start(collective, code);
 }
 
 keel_status keel_reduce_scatter_start(keel_collective *collective, void *data) {
@@ -239,7 +249,7 @@ keel_status keel_reduce_scatter_start(keel_collective *collective, void *data) {
     begin(collective, data);
     const int code = MPI_Ireduce_scatter(MPI_IN_PLACE, data, collective->counts, collective->type, plan->op,
                                          plan->comm->mpi, &collective->request);
-    return code == MPI_SUCCESS ? KEEL_OK : mpi_failed(plan->name, code);
+    return end_start(collective, code);
 }
 
 keel_status keel_all_gather_start(keel_collective *collective, void *data) {
@@ -247,7 +257,7 @@ keel_status keel_all_gather_start(keel_collective *collective, void *data) {
     begin(collective, data);
     const int code = MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, collective->counts, collective->begins,
                                      collective->type, plan->comm->mpi, &collective->request);
-    return code == MPI_SUCCESS ? KEEL_OK : mpi_failed(plan->name, code);
+    return end_start(collective, code);
 }
 
 keel_status keel_collective_test(keel_collective *collective, bool *done) {
@@ -264,6 +274,7 @@ keel_status keel_collective_test(keel_collective *collective, bool *done) {
 keel_status keel_collective_wait(keel_collective *collective) {
     if (!collective->data) return KEEL_OK;
     const double since = keel_seconds();
+    keel_wait_begin(collective->probe);
     const int code = MPI_Wait(&collective->request, MPI_STATUS_IGNORE);
     if (code != MPI_SUCCESS) return mpi_failed(collective->plan.name, code);
     finish(collective, since);

@@ -38,6 +38,7 @@ typedef struct keel_collective {
     double seconds; // from start to completion, all calls
     double waited;  // of these, within keel_collective_wait or the blocking call
     // private
+    keel_probe *probe;
     MPI_Datatype type;             // what MPI sends COUNT of, or one of if WHOLE
     int *counts, *begins;          // of every rank's share, in one piece of memory; NULL where nothing is shared out
     keel_tap *in, *out;            // float32

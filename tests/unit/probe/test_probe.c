@@ -22,7 +22,7 @@ typedef struct fake {
     keel_frame *frame;
     uint32_t micro_sites_at_start;
     bool out_of_frames;
-    int begins, ends, polls;
+    int begins, ends, polls, waits_begun, waits_ended;
     bool last_had_frame;
     keel_step last_step;
 } fake;
@@ -60,6 +60,11 @@ static void fake_poll(void *context) {
     ((fake *)context)->polls++;
 }
 
+static void fake_wait(void *context, bool begins) {
+    fake *f = context;
+    *(begins ? &f->waits_begun : &f->waits_ended) += 1;
+}
+
 static keel_health fake_health(void *context) {
     (void)context;
     return (keel_health){.judged_step = 5, .open_warnings = 2};
@@ -92,6 +97,7 @@ static keel_backend backend_of(fake *f) {
         .frame_begin = fake_frame_begin,
         .frame_end = fake_frame_end,
         .poll = fake_poll,
+        .wait = fake_wait,
         .health = fake_health,
         .drain = fake_drain,
         .save = fake_save,
@@ -316,6 +322,8 @@ static void test_without_backend(void **state) {
     keel_observe(site, x, 1);
     keel_observe_active(site, x, 1);
     keel_poll(probe);
+    keel_wait_begin(probe);
+    keel_wait_end(probe);
     keel_scalar_set(probe, 0, 1);
     const keel_step step = {.step = 1};
     keel_step_end(probe, &step);
@@ -460,6 +468,11 @@ static void test_pass_through(void **state) {
     assert_int_equal(keel_probe_start(probe), KEEL_OK);
     keel_poll(probe);
     assert_int_equal(f.polls, 1);
+    keel_wait_begin(probe);
+    assert_int_equal(f.waits_begun, 1);
+    assert_int_equal(f.waits_ended, 0);
+    keel_wait_end(probe);
+    assert_int_equal(f.waits_ended, 1);
     assert_int_equal(keel_probe_health(probe).open_warnings, 2);
     assert_int_equal(keel_probe_drain(probe), KEEL_ERR_COMM);
     void *bytes;
