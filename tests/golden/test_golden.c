@@ -54,15 +54,15 @@ static void assert_activation(const golden_case *golden, const char *name, const
 static void assert_activations(const golden_case *golden, const rig *r) {
     const keel_model *model = r->model;
     const size_t layers = model->context.layers;
-    assert_activation(golden, "embedding", r, "embedding", model->layers[0].join1.state.stream);
+    assert_activation(golden, "embedding", r, "embedding", model->slots[0].layers[0].join1.state.stream);
     for (size_t l = 0; l < layers; l++) {
         char name[32], site[32];
         snprintf(name, sizeof name, "block.%zu", l);
         snprintf(site, sizeof site, "layers.%zu", l);
-        const keel_join *after = l + 1 < layers ? &model->layers[l + 1].join1 : &model->last;
+        const keel_join *after = l + 1 < layers ? &model->slots[0].layers[l + 1].join1 : &model->slots[0].last;
         assert_activation(golden, name, r, site, after->state.stream);
     }
-    assert_activation(golden, "final_norm", r, "final_norm", model->last.state.normed);
+    assert_activation(golden, "final_norm", r, "final_norm", model->slots[0].last.state.normed);
 }
 
 static void run_case(const char *name, size_t accumulation) {

@@ -55,6 +55,7 @@ keel_status keel_context_init(const keel_model_config *config, size_t batch, int
     c.qkv_size = c.core_size + 2 * c.kv_heads * c.head_size;
     c.up_size = c.gpt2 ? c.intermediate : 2 * c.intermediate;
     c.layers = (size_t)m->num_layers;
+    c.stage = (keel_stage){.count = 1, .layers = c.layers};
     c.positions = m->max_position_embeddings ? (size_t)m->max_position_embeddings : c.seq;
     if (c.gpt2 && c.positions < c.seq)
         return keel_fail(KEEL_ERR_CONFIG, "model_config: max_position_embeddings must be at least seq_length");

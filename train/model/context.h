@@ -6,6 +6,7 @@
 
 #include "train/clock.h"
 #include "train/model/model.h"
+#include "train/model/stage.h"
 #include "train/model/tap.h"
 #include "train/tensor/arena.h"
 #include "train/tensor/precision.h"
@@ -30,7 +31,8 @@ typedef struct keel_formats {
 typedef struct keel_context {
     const keel_mesh *mesh;
     bool gpt2; // else LLaMA
-    bool tied;
+    bool tied; // the head takes the embedding's table
+    keel_stage stage;
     size_t batch, seq, rows; // B, T, N = B T
     size_t hidden;           // C
     size_t heads, kv_heads;  // H and H_k
@@ -39,8 +41,8 @@ typedef struct keel_context {
     size_t qkv_size;         // (H + 2 H_k) D
     size_t intermediate;     // F
     size_t up_size;          // F, or 2 F (gate and up side by side)
-    size_t vocab, layers;
-    size_t positions; // rows of the learned position table
+    size_t vocab, layers;    // of the whole model
+    size_t positions;        // rows of the learned position table
     float norm_eps;
     double theta; // RoPE base
 
@@ -48,14 +50,17 @@ typedef struct keel_context {
     int threads;
     size_t blocks; // of KEEL_BLOCK_ROWS rows
     keel_formats formats;
-    float *master;    // flat: the weights
-    float *weights;   // flat: rounded to the formats of their products; MASTER itself where all is float32
-    float *grad;      // flat, borrowed from the caller of keel_model_forward
+    float *master;          // flat: the weights
+    float *weights;         // flat: rounded to the formats of their products; MASTER itself where all is float32
+    float *grad;            // flat, borrowed from the caller of a pass
+    keel_grad_ready *ready; // who wants to know of gradients, within a backward pass; NULL: nobody
+    void *ready_context;
     float *partials;  // [3, blocks, max(C, qkv_size, up_size)]: sums of blocks of rows
     size_t sum_width; // max(C, qkv_size, up_size)
 } keel_context;
 
-// Sizes from CONFIG, defaults filled in; KEEL_ERR_CONFIG if they do not fit together. MESH is borrowed.
+// Sizes from CONFIG, defaults filled in; KEEL_ERR_CONFIG if they do not fit together. MESH is borrowed. The
+// stage is the whole model.
 keel_status keel_context_init(const keel_model_config *config, size_t batch, int threads, const keel_mesh *mesh,
                               keel_context *context);
 void keel_context_plan(keel_context *context, keel_arena *arena);
@@ -74,6 +79,17 @@ static inline void keel_lap(const keel_context *context, keel_part part) {
     double last = context->clock->last;
     keel_lap_begin(context);
     context->clock->seconds[part] += context->clock->last - last;
+}
+
+// The gradients from BEGIN on are final. The receiver's time is not the model's.
+static inline void keel_context_tell(const keel_context *context, size_t begin) {
+    if (!context->ready) return;
+    context->ready(context->ready_context, begin);
+    keel_lap_begin(context);
+}
+// The last stage's tied table is a copy: its gradient has a place of its own.
+static inline bool keel_context_shares_table(const keel_context *context) {
+    return context->tied && context->stage.count == 1;
 }
 
 static inline size_t keel_block_begin_row(size_t block) {

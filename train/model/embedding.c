@@ -63,7 +63,7 @@ void keel_embedding_backward(const keel_context *context, const keel_embedding *
     size_t strips = (c + STRIP - 1) / STRIP;
 #pragma omp parallel num_threads(context->threads)
     {
-        if (!context->tied) {
+        if (!keel_context_shares_table(context)) {
 #pragma omp for schedule(static)
             for (size_t v = 0; v < context->vocab; v++) memset(dtable + v * c, 0, c * sizeof(float));
         }

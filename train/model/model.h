@@ -1,4 +1,5 @@
-// A decoder-only transformer, forward and backward by hand over BLAS: the GPT-2 and the LLaMA family. One rank, no MPI.
+// A decoder-only transformer, forward and backward by hand over BLAS: the GPT-2 and the LLaMA family; the whole, or one
+// stage of a pipeline.
 //
 // Shapes: B sequences of T tokens, N = B T rows; C hidden, H heads, D = C / H, V vocabulary, L layers.
 // Parameters live in one flat float32 buffer in forward order (embedding, layers.0 .. layers.L-1, final_norm, head),
@@ -11,6 +12,7 @@
 
 #include "configs/train_config.h"
 #include "train/model/param.h"
+#include "train/model/stage.h"
 #include "train/model/tap.h"
 #include "train/parallel/collective.h"
 
@@ -27,7 +29,9 @@ typedef struct keel_model keel_model;
 
 typedef struct keel_model_plan { // everything is borrowed and outlives the model
     const keel_model_config *config;
-    size_t micro_batch; // B
+    size_t micro_batch;      // B
+    const keel_stage *stage; // NULL: the whole model
+    size_t slots;            // micro-batches that may be between forward and backward pass at a time; 0: 1
     const keel_mesh *mesh;
     keel_taps *taps;
     keel_collectives *collectives; // those within the model are declared here; NULL: none, for a model that is alone
@@ -69,6 +73,29 @@ keel_status keel_model_forward(keel_model *model, const uint32_t *tokens, double
 // without a forward that was given a GRAD.
 typedef void keel_grad_ready(void *context, size_t begin);
 keel_status keel_model_backward(keel_model *model, keel_grad_ready *ready, void *context);
+
+// The same for SLOT of one stage of several. STREAM [B T, C]: the residual stream that the stage before gives, the
+// caller's until the slot's backward pass is over; not looked at on the first stage. OUT [B T, C]: the stream for the
+// stage behind; not touched on the last stage, which alone sets *LOSS_SUM and writes to GRAD, and whose backward pass
+// must follow at once. TOKENS are read on the first and the last.
+typedef struct keel_stage_forward {
+    size_t slot;
+    const uint32_t *tokens;
+    double scale;
+    float *grad;
+    float *stream, *out;
+} keel_stage_forward;
+keel_status keel_model_forward_stage(keel_model *model, const keel_stage_forward *pass, double *loss_sum);
+// Completes GRAD of the slot. DSTREAM [B T, C]: gradient by what the stage gave to the one behind (not looked at on the
+// last stage), becomes that by what it had from the one before.
+typedef struct keel_stage_backward {
+    size_t slot;
+    float *grad;
+    float *dstream;
+    keel_grad_ready *ready;
+    void *context;
+} keel_stage_backward;
+void keel_model_backward_stage(keel_model *model, const keel_stage_backward *pass);
 
 // Loss of every row of the last forward, [B T], for diagnosis and evaluation.
 const float *keel_model_losses(const keel_model *model);

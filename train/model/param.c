@@ -38,6 +38,7 @@ static void describe(const keel_param *param, keel_site_info *info) {
     memcpy(info->name, param->name, sizeof info->name);
     memcpy(info->module, param->module, sizeof info->module);
     info->layer = param->layer;
+    info->stage = param->stage;
     info->ndim = param->ndim;
     for (uint32_t d = 0; d < param->ndim; d++) info->shape[d] = param->whole[d];
     info->numel = param->whole_numel;
@@ -58,6 +59,8 @@ void keel_param_describe(const keel_param *param, const keel_mesh *mesh, keel_si
     info->layout = param->cut == KEEL_CUT_NONE ? KEEL_LAYOUT_REPLICA : KEEL_LAYOUT_SHARD;
     info->replica_index += (uint32_t)data->rank * info->replica_count;
     info->replica_count *= (uint32_t)data->size;
+    info->replica_index += param->holder * info->replica_count;
+    info->replica_count *= param->holders;
 }
 
 void keel_param_describe_partial(const keel_param *param, const keel_mesh *mesh, keel_site_info *info) {

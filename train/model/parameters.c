@@ -13,6 +13,7 @@ typedef struct builder {
     const keel_context *context;
     whole_sizes whole;
     keel_parameters *out;
+    bool elsewhere;     // what follows belongs to another stage: it is counted only
     keel_status status; // of the first failure; what follows does nothing
 } builder;
 
@@ -71,15 +72,24 @@ static void cut(builder *b, keel_param *param, size_t rows, size_t cols, const s
     }
 }
 
-// Appends a parameter that is [rows, cols] in the whole, or [cols] if ROWS is 0; gives its offset.
+// Appends a parameter that is [rows, cols] in the whole, or [cols] if ROWS is 0; gives its offset, KEEL_NO_PARAM if
+// it is elsewhere.
 static size_t add(builder *b, int32_t layer, const char *module, const char *name, size_t rows, size_t cols,
                   const share *by) {
     keel_parameters *p = b->out;
+    const size_t numel = (rows ? rows : 1) * cols, place = p->whole_numel;
+    p->whole_numel += numel;
+    if (b->elsewhere) return KEEL_NO_PARAM;
     p->list = grow(b, p->list, p->count, &p->capacity, sizeof *p->list);
     if (b->status != KEEL_OK) return KEEL_NO_PARAM;
     keel_param *param = &p->list[p->count++];
-    *param = (keel_param){
-        .layer = layer, .offset = p->numel, .place = p->whole_numel, .ndim = rows ? 2 : 1, .decay = rows > 0};
+    *param = (keel_param){.layer = layer,
+                          .offset = p->numel,
+                          .place = place,
+                          .stage = (int32_t)b->context->stage.index,
+                          .holders = 1,
+                          .ndim = rows ? 2 : 1,
+                          .decay = rows > 0};
     if (layer < 0)
         snprintf(param->name, sizeof param->name, "%s", name);
     else
@@ -88,10 +98,9 @@ static size_t add(builder *b, int32_t layer, const char *module, const char *nam
     param->precision = precision_of(b->context, module);
     param->whole[0] = rows ? rows : cols;
     if (rows) param->whole[1] = cols;
-    param->whole_numel = (rows ? rows : 1) * cols;
+    param->whole_numel = numel;
     cut(b, param, rows ? rows : 1, cols, by);
     p->numel += param->numel;
-    p->whole_numel += param->whole_numel;
     return param->offset;
 }
 
@@ -105,6 +114,7 @@ static size_t index_of(const keel_parameters *p, size_t offset) {
 KEEL_PRINTF(5, 6)
 static void name_hf(builder *b, size_t offset, size_t row, size_t rows, const char *format, ...) {
     keel_parameters *p = b->out;
+    if (b->elsewhere) return;
     p->hf = grow(b, p->hf, p->hf_count, &p->hf_capacity, sizeof *p->hf);
     if (b->status != KEEL_OK) return;
     keel_hf_tensor *t = &p->hf[p->hf_count++];
@@ -211,29 +221,60 @@ static whole_sizes whole_of(const keel_context *c) {
                          .vocab = c->vocab * ranks};
 }
 
-keel_status keel_parameters_build(const keel_context *context, keel_parameters *parameters) {
-    const keel_context *c = context;
-    keel_parameters p = {.position_embedding = KEEL_NO_PARAM};
-    builder b = {.context = c, .whole = whole_of(c), .out = &p, .status = KEEL_OK};
-    const size_t vocab = b.whole.vocab;
-    const share words = {.axis = ROWS, .count = 1, .size = {vocab}};
-    p.layers = calloc(c->layers, sizeof *p.layers);
-    if (!p.layers) return keel_fail(KEEL_ERR_MEMORY, "no memory for %zu layers", c->layers);
-    p.token_embedding = add(&b, -1, "embedding", "embedding.weight", vocab, c->hidden, &words);
-    name_hf(&b, p.token_embedding, 0, vocab, c->gpt2 ? "wte.weight" : "model.embed_tokens.weight");
-    if (c->gpt2) {
-        p.position_embedding = add(&b, -1, "embedding", "position.weight", c->positions, c->hidden, &whole);
-        name_hf(&b, p.position_embedding, 0, c->positions, "wpe.weight");
+// The tables before the first layer. A tied one is on the last stage as well, as the head's.
+static void add_embedding(builder *b) {
+    const keel_context *c = b->context;
+    keel_parameters *p = b->out;
+    const bool first = keel_stage_is_first(&c->stage), last = keel_stage_is_last(&c->stage),
+               copy = !first && c->tied && last;
+    const share words = {.axis = ROWS, .count = 1, .size = {b->whole.vocab}};
+    b->elsewhere = !first && !copy;
+    p->token_embedding = add(b, -1, "embedding", "embedding.weight", b->whole.vocab, c->hidden, &words);
+    name_hf(b, p->token_embedding, 0, b->whole.vocab, c->gpt2 ? "wte.weight" : "model.embed_tokens.weight");
+    if (b->status == KEEL_OK && c->tied && first != last) {
+        p->list[0].stage = 0;
+        p->list[0].holder = copy;
+        p->list[0].holders = 2;
     }
-    for (size_t l = 0; l < c->layers; l++) add_layer(&b, (int32_t)l, &p.layers[l]);
-    p.final_norm = add_norm(&b, -1, "final_norm");
+    b->elsewhere = !first;
+    if (!c->gpt2) return;
+    p->position_embedding = add(b, -1, "embedding", "position.weight", c->positions, c->hidden, &whole);
+    name_hf(b, p->position_embedding, 0, c->positions, "wpe.weight");
+}
+
+static void add_layers(builder *b) {
+    const keel_context *c = b->context;
+    for (size_t l = 0; l < c->layers; l++) {
+        keel_layer_params elsewhere;
+        b->elsewhere = l < c->stage.first || l >= c->stage.first + c->stage.layers;
+        add_layer(b, (int32_t)l, b->elsewhere ? &elsewhere : &b->out->layers[l - c->stage.first]);
+    }
+}
+
+static void add_head(builder *b) {
+    const keel_context *c = b->context;
+    keel_parameters *p = b->out;
+    const share words = {.axis = ROWS, .count = 1, .size = {b->whole.vocab}};
+    b->elsewhere = !keel_stage_is_last(&c->stage);
+    p->final_norm = add_norm(b, -1, "final_norm");
     if (c->gpt2)
-        name_gpt2_norm(&b, &p.final_norm, "ln_f");
+        name_gpt2_norm(b, &p->final_norm, "ln_f");
     else
-        name_hf(&b, p.final_norm.weight, 0, 0, "model.norm.weight");
-    p.head = (keel_linear){.in = c->hidden, .out = c->vocab, .out_in = true, .bias = KEEL_NO_PARAM};
-    p.head.weight = c->tied ? p.token_embedding : add(&b, -1, "head", "head.weight", vocab, c->hidden, &words);
-    if (!c->tied) name_hf(&b, p.head.weight, 0, vocab, "lm_head.weight");
+        name_hf(b, p->final_norm.weight, 0, 0, "model.norm.weight");
+    p->head = (keel_linear){.in = c->hidden, .out = c->vocab, .out_in = true, .bias = KEEL_NO_PARAM};
+    p->head.weight =
+        c->tied ? p->token_embedding : add(b, -1, "head", "head.weight", b->whole.vocab, c->hidden, &words);
+    if (!c->tied) name_hf(b, p->head.weight, 0, b->whole.vocab, "lm_head.weight");
+}
+
+keel_status keel_parameters_build(const keel_context *context, keel_parameters *parameters) {
+    keel_parameters p = {.position_embedding = KEEL_NO_PARAM};
+    builder b = {.context = context, .whole = whole_of(context), .out = &p, .status = KEEL_OK};
+    p.layers = calloc(context->stage.layers, sizeof *p.layers);
+    if (!p.layers) return keel_fail(KEEL_ERR_MEMORY, "no memory for %zu layers", context->stage.layers);
+    add_embedding(&b);
+    add_layers(&b);
+    add_head(&b);
     if (b.status != KEEL_OK) {
         keel_parameters_free(&p);
         return b.status;

@@ -19,10 +19,11 @@ typedef struct keel_parameters {
     size_t whole_numel; // of those of a single rank
     keel_hf_tensor *hf;
     size_t hf_count, hf_capacity;
-    keel_layer_params *layers;
+    keel_layer_params *layers; // of the stage
+    // Offsets are KEEL_NO_PARAM where the stage has none.
     keel_norm final_norm;
-    size_t token_embedding, position_embedding; // offsets
-    keel_linear head;                           // its weight is the token embedding's if tied
+    size_t token_embedding, position_embedding;
+    keel_linear head; // its weight is the token embedding's if tied
 } keel_parameters;
 
 keel_status keel_parameters_build(const keel_context *context, keel_parameters *parameters);

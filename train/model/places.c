@@ -44,6 +44,7 @@ static keel_status add(const keel_context *context, keel_taps *taps, keel_site_i
     info->shape[2] = width;
     info->numel = (uint64_t)context->rows * width;
     info->replica_count = 1;
+    info->stage = (int32_t)context->stage.index;
     info->quantity = KEEL_ACTIVATION;
     info->phase = KEEL_PHASE_FORWARD;
     info->order = (uint32_t)order;
@@ -77,13 +78,14 @@ static keel_status add_inner(const keel_context *context, keel_taps *taps, size_
 
 // Between the product that gives queries and keys and what becomes of them: ORDER is that of the core, which is
 // registered later.
-static keel_status add_logit(keel_taps *taps, size_t layer, size_t order, keel_tap **out) {
+static keel_status add_logit(const keel_context *context, keel_taps *taps, size_t layer, size_t order, keel_tap **out) {
     keel_site_info info = {.quantity = KEEL_ACTIVATION,
                            .dtype = KEEL_F32,
                            .layout = KEEL_LAYOUT_SAMPLE,
                            .phase = KEEL_PHASE_FORWARD,
                            .order = (uint32_t)order,
                            .layer = (int32_t)layer,
+                           .stage = (int32_t)context->stage.index,
                            .ndim = 1,
                            .shape = {1},
                            .numel = 1,
@@ -93,22 +95,35 @@ static keel_status add_logit(keel_taps *taps, size_t layer, size_t order, keel_t
     return keel_taps_add(taps, &info, out);
 }
 
+static keel_status add_layer(const keel_context *context, keel_taps *taps, size_t layer, keel_place_taps *places,
+                             keel_tap **logit) {
+    const size_t before = 1 + layer * KEEL_PLACE_COUNT;
+    keel_status status = KEEL_OK;
+    for (keel_place place = 0; place < KEEL_PLACE_COUNT && status == KEEL_OK; place++) {
+        const size_t order = before + place;
+        if (place == KEEL_PLACE_CORE) status = add_logit(context, taps, layer, order, logit);
+        if (status == KEEL_OK) status = add_inner(context, taps, layer, place, order, &places[place]);
+    }
+    return status;
+}
+
 keel_status keel_places_open(const keel_context *context, keel_taps *taps, keel_places *places) {
-    keel_places p = {.layers = calloc(context->layers, sizeof *p.layers),
-                     .logits = calloc(context->layers, sizeof(keel_tap *))};
+    const keel_stage *stage = &context->stage;
+    keel_places p = {.layers = calloc(stage->layers, sizeof *p.layers),
+                     .logits = calloc(stage->layers, sizeof(keel_tap *))};
     if (!p.layers || !p.logits) {
         keel_places_close(&p);
-        return keel_fail(KEEL_ERR_MEMORY, "no memory for the taps of %zu layers", context->layers);
+        return keel_fail(KEEL_ERR_MEMORY, "no memory for the taps of %zu layers", stage->layers);
     }
-    size_t c = context->hidden, order = 0;
-    keel_status status = add_outer(context, taps, "embedding", "embedding", c, order++, &p.embedding);
-    for (size_t l = 0; l < context->layers; l++)
-        for (keel_place place = 0; place < KEEL_PLACE_COUNT && status == KEEL_OK; place++) {
-            if (place == KEEL_PLACE_CORE) status = add_logit(taps, l, order, &p.logits[l]);
-            if (status == KEEL_OK) status = add_inner(context, taps, l, place, order++, &p.layers[l][place]);
-        }
-    if (status == KEEL_OK) status = add_outer(context, taps, "final_norm", "norm", c, order++, &p.final_norm);
-    if (status == KEEL_OK) status = add_outer(context, taps, "head", "head", context->vocab, order++, &p.head);
+    const size_t c = context->hidden, behind = 1 + context->layers * KEEL_PLACE_COUNT;
+    keel_status status = KEEL_OK;
+    if (keel_stage_is_first(stage)) status = add_outer(context, taps, "embedding", "embedding", c, 0, &p.embedding);
+    for (size_t l = 0; l < stage->layers && status == KEEL_OK; l++)
+        status = add_layer(context, taps, stage->first + l, p.layers[l], &p.logits[l]);
+    if (keel_stage_is_last(stage)) {
+        if (status == KEEL_OK) status = add_outer(context, taps, "final_norm", "norm", c, behind, &p.final_norm);
+        if (status == KEEL_OK) status = add_outer(context, taps, "head", "head", context->vocab, behind + 1, &p.head);
+    }
     if (status != KEEL_OK) {
         keel_places_close(&p);
         return status;

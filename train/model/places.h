@@ -23,13 +23,14 @@ typedef struct keel_place_taps {
 } keel_place_taps;
 
 typedef struct keel_places {
-    keel_place_taps embedding, final_norm, head;
+    keel_place_taps embedding, final_norm, head; // NULL where the stage has none
     keel_place_taps (*layers)[KEEL_PLACE_COUNT];
     keel_tap **logits; // of each layer: max |q.k / sqrt(d)| over unmasked positions, one number
 } keel_places;
 
-// Registers a site of activation and one of activation_grad for every place, and one of activation for every layer's
-// greatest attention logit, "layers.3.attention.max_logit".
+// Of the stage's places, with their orders in the whole model. Registers a site of activation and one of
+// activation_grad for every place, and one of activation for every layer's greatest attention logit,
+// "layers.3.attention.max_logit".
 keel_status keel_places_open(const keel_context *context, keel_taps *taps, keel_places *places);
 void keel_places_close(keel_places *places);
 

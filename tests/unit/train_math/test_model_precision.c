@@ -99,7 +99,7 @@ static void test_products(void **state) {
         config.compute_dtype = precision;
         pass p;
         run(&config, 1, false, &p);
-        const keel_layer *layer = &p.rig.model->layers[1];
+        const keel_layer *layer = &p.rig.model->slots[0].layers[1];
         const size_t in = 48, out = 144, rows = BATCH * SEQ;
         const float *x = layer->join2.state.normed, *y = layer->mlp.state.up;
         const float *w = keel_model_weights(p.rig.model) + rig_param(&p.rig, "layers.1.mlp.gate_up.weight")->offset;

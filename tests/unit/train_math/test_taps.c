@@ -104,7 +104,7 @@ static void check_logits(const keel_model_config *config) {
     step(&r, config, 1, NULL);
     const keel_context *c = &r.model->context;
     for (size_t l = 0; l < c->layers; l++) {
-        const float *qkv = r.model->layers[l].attention.state.qkv;
+        const float *qkv = r.model->slots[0].layers[l].attention.state.qkv;
         double greatest = 0;
         for (size_t item = 0; item < c->batch * c->heads; item++)
             for (size_t i = 0; i < c->seq; i++)

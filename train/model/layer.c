@@ -1,0 +1,86 @@
+#include "train/model/layer.h"
+
+void keel_work_plan(const keel_context *context, keel_arena *arena, keel_work *work) {
+    size_t n = context->rows * context->hidden;
+    work->branch = keel_arena_take(arena, n);
+    work->dnarrow = keel_arena_take(arena, n);
+    work->dwide = keel_arena_take(arena, context->rows * context->sum_width);
+    work->dact = context->gpt2 ? work->dwide : keel_arena_take(arena, context->rows * context->intermediate);
+}
+
+void keel_layer_plan(const keel_context *context, keel_arena *arena, keel_layer *layer) {
+    keel_join_plan(context, arena, &layer->join1);
+    keel_attention_plan_state(context, arena, &layer->attention.state);
+    keel_join_plan(context, arena, &layer->join2);
+    keel_mlp_plan_state(context, arena, &layer->mlp.state);
+}
+
+void keel_layer_connect(const keel_context *context, const keel_layer_params *params, const keel_place_taps *taps,
+                        keel_tap *logit_tap, keel_layer *layer) {
+    layer->params = params;
+    layer->join2.norm = &params->norm2;
+    layer->join2.taken_as = context->formats.compute;
+    layer->join2.branch = &params->out;
+    layer->join2.branch_tap = taps[KEEL_PLACE_OUT].value;
+    layer->join2.branch_grad_tap = taps[KEEL_PLACE_OUT].grad;
+    layer->join2.norm_tap = taps[KEEL_PLACE_NORM2].value;
+    layer->join2.norm_grad_tap = taps[KEEL_PLACE_NORM2].grad;
+    layer->attention.qkv = &params->qkv;
+    layer->attention.qkv_tap = taps[KEEL_PLACE_QKV].value;
+    layer->attention.qkv_grad_tap = taps[KEEL_PLACE_QKV].grad;
+    layer->attention.core_tap = taps[KEEL_PLACE_CORE].value;
+    layer->attention.logit_tap = logit_tap;
+    layer->attention.core_grad_tap = taps[KEEL_PLACE_CORE].grad;
+    layer->mlp.up = &params->up;
+    layer->mlp.up_tap = taps[KEEL_PLACE_UP].value;
+    layer->mlp.up_grad_tap = taps[KEEL_PLACE_UP].grad;
+    layer->mlp.act_tap = taps[KEEL_PLACE_ACT].value;
+    layer->mlp.act_grad_tap = taps[KEEL_PLACE_ACT].grad;
+}
+
+void keel_layer_forward(const keel_context *context, const keel_work *work, const keel_layer *layer) {
+    const keel_context *c = context;
+    const keel_layer_params *p = layer->params;
+    keel_linear_forward(c, &p->qkv, c->rows, layer->join1.state.normed, layer->attention.state.qkv);
+    keel_lap(c, KEEL_PART_PRODUCTS);
+    keel_attention_forward(c, &work->attention, &layer->attention);
+    keel_linear_forward(c, &p->out, c->rows, layer->attention.state.core, work->branch);
+    keel_lap(c, KEEL_PART_PRODUCTS);
+    keel_join_forward(c, &layer->join2, work->branch, layer->join1.state.stream);
+    keel_linear_forward(c, &p->up, c->rows, layer->join2.state.normed, layer->mlp.state.up);
+    keel_lap(c, KEEL_PART_PRODUCTS);
+    keel_mlp_activate(c, &layer->mlp);
+    keel_linear_forward(c, &p->down, c->rows, layer->mlp.state.act, work->branch);
+    keel_lap(c, KEEL_PART_PRODUCTS);
+}
+
+void keel_layer_backward(const keel_context *context, const keel_work *work, const keel_layer *layer, float *dstream) {
+    const keel_context *c = context;
+    const keel_layer_params *p = layer->params;
+    size_t n = c->rows;
+    keel_linear_backward_weight(c, &p->down, n, layer->mlp.state.act, dstream, false);
+    keel_lap(c, KEEL_PART_PRODUCTS);
+    keel_context_tell(c, p->down.weight);
+    keel_linear_backward_input(c, &p->down, n, dstream, work->dact);
+    keel_lap(c, KEEL_PART_PRODUCTS);
+    keel_mlp_activate_backward(c, &layer->mlp, work->dact, work->dwide);
+    keel_linear_backward_weight(c, &p->up, n, layer->join2.state.normed, work->dwide, false);
+    keel_lap(c, KEEL_PART_PRODUCTS);
+    keel_context_tell(c, p->up.weight);
+    keel_linear_backward_input(c, &p->up, n, work->dwide, work->dnarrow);
+    keel_lap(c, KEEL_PART_PRODUCTS);
+    keel_join_backward(c, &layer->join2, work->dnarrow, dstream, false);
+    keel_linear_backward_weight(c, &p->out, n, layer->attention.state.core, dstream, false);
+    keel_lap(c, KEEL_PART_PRODUCTS);
+    keel_context_tell(c, p->out.weight);
+    keel_linear_backward_input(c, &p->out, n, dstream, work->dnarrow);
+    keel_lap(c, KEEL_PART_PRODUCTS);
+    keel_attention_backward(c, &work->attention, &layer->attention, work->dnarrow, work->dwide);
+    keel_linear_backward_weight(c, &p->qkv, n, layer->join1.state.normed, work->dwide, false);
+    keel_lap(c, KEEL_PART_PRODUCTS);
+    keel_context_tell(c, p->qkv.weight);
+    keel_linear_backward_input(c, &p->qkv, n, work->dwide, work->dnarrow);
+    keel_lap(c, KEEL_PART_PRODUCTS);
+    keel_join_backward(c, &layer->join1, work->dnarrow, dstream, false);
+    keel_context_tell(c, p->norm1.weight);
+}

@@ -1,0 +1,43 @@
+// One layer, forward and backward: norm, attention, join, norm, MLP. What joins its output to the residual stream is
+// the first norm of the layer above, or the last of the model: both are taken while a block of rows is in cache.
+#ifndef KEEL_TRAIN_MODEL_LAYER_H
+#define KEEL_TRAIN_MODEL_LAYER_H
+
+#include "train/model/attention.h"
+#include "train/model/mlp.h"
+#include "train/model/norm.h"
+#include "train/model/parameters.h"
+#include "train/model/places.h"
+
+// What a layer is made of, and what it keeps of one micro-batch for the backward pass.
+typedef struct keel_layer {
+    const keel_layer_params *params;
+    keel_join join1; // embedding or the layer below joins, norm1
+    keel_attention_layer attention;
+    keel_join join2; // attention joins, norm2
+    keel_mlp_layer mlp;
+} keel_layer;
+
+// Memory that all layers use in turn.
+typedef struct keel_work {
+    keel_attention attention;
+    float *branch;  // [N, C] output of the branch that joins next, without its bias
+    float *dnarrow; // [N, C]
+    float *dwide;   // [N, sum_width] gradient by the widest products
+    float *dact;    // [N, F]; dwide for GPT-2
+} keel_work;
+
+// All but WORK->attention.
+void keel_work_plan(const keel_context *context, keel_arena *arena, keel_work *work);
+void keel_layer_plan(const keel_context *context, keel_arena *arena, keel_layer *layer);
+// All but join1, which has its branch from below. TAPS [KEEL_PLACE_COUNT].
+void keel_layer_connect(const keel_context *context, const keel_layer_params *params, const keel_place_taps *taps,
+                        keel_tap *logit_tap, keel_layer *layer);
+
+// join1 has its stream and norm. WORK->branch becomes the layer's last product, which joins join2.state.stream.
+void keel_layer_forward(const keel_context *context, const keel_work *work, const keel_layer *layer);
+// DSTREAM [N, C]: gradient by the stream above the layer, becomes that by the stream below it. The parameters'
+// gradients go to the context's gradients and are told of; that of the last product's bias is formed by who joins it.
+void keel_layer_backward(const keel_context *context, const keel_work *work, const keel_layer *layer, float *dstream);
+
+#endif
