@@ -44,10 +44,15 @@ static inline keel_slot *keel_ring_take(keel_ring *ring) {
 
 typedef struct keel_frame_shape {
     uint32_t scalars, sites, micros, micro_sites;
+    keel_scalar_merge *merges; // [scalars]: how each merges over ranks
 } keel_frame_shape;
 
 typedef struct keel_frame_pool {
-    size_t frame_bytes, bytes;
+    size_t frame_bytes, bytes; // of a frame as it is observed; of all
+    keel_frame_shape shape, whole_shape;
+    // One frame more, for what is merged of ranks with other tables: slots change theirs for it. NULL where the frames
+    // of the whole run are shaped like this rank's.
+    keel_frame *spare;
     uint32_t count;
     keel_frame *empty; // one frame more, cleared: for a rank that has nothing to give to a merge; NULL where not wanted
     keel_ring free, ended, recorded; // to the training thread, from it, to the recorder
@@ -55,10 +60,16 @@ typedef struct keel_frame_pool {
     keel_slot *slots;
 } keel_frame_pool;
 
-// COUNT frames, cleared and in the free ring, and the EMPTY one where wanted. MERGES: how each scalar merges over
-// ranks.
-keel_status keel_frame_pool_open(keel_frame_pool *pool, const keel_frame_shape *shape, const keel_scalar_merge *merges,
+// COUNT frames, cleared and in the free ring, and the EMPTY one where wanted. Shapes are copied. WHOLE: that of the
+// whole run, at least as large; NULL: the same, or none of this rank's business.
+keel_status keel_frame_pool_open(keel_frame_pool *pool, const keel_frame_shape *shape, const keel_frame_shape *whole,
                                  uint32_t count, bool empty);
+// The spare frame, cleared in the shape of the whole run; NULL where there is none.
+keel_frame *keel_frame_pool_whole(keel_frame_pool *pool);
+// The spare frame becomes SLOT's, and SLOT's the spare one.
+void keel_frame_pool_take_whole(keel_frame_pool *pool, keel_slot *slot);
+// SLOT's frame as it is before a step.
+void keel_frame_pool_clear(const keel_frame_pool *pool, keel_slot *slot);
 void keel_frame_pool_close(keel_frame_pool *pool); // of one that was never opened: nothing
 // Lets go of the pool, whose frames an unfinished operation may still write to: they stay until the process ends.
 void keel_frame_pool_abandon(keel_frame_pool *pool);

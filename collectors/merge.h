@@ -8,6 +8,7 @@
 
 #include <stdbool.h>
 
+#include "collectors/whole_table.h"
 #include "probe/keel.h"
 
 typedef enum keel_merge_action {
@@ -27,15 +28,18 @@ typedef struct keel_merge {
     void *context;
     uint32_t rank, size; // of this process; rank 0 gets the result
     bool threaded; // may be called from the merge thread; else only from the training thread (keel_poll, keel_step_end)
-    // Checks that all ranks registered the same sites, scalars and plans. Collective, blocking. PLANS NULL: this rank
-    // could not start. Then, and where the tables differ, every rank fails, with the first difference and its rank
-    // named.
-    keel_status (*agree)(void *context, const keel_probe *probe, const keel_site_plan *plans);
+    // Makes the table of the whole run of the ranks' TABLEs: to *WHOLE on rank 0, which owns it and keeps it until
+    // close. Ranks with one table are a group. Collective, blocking. TABLE NULL: this rank could not start. Then, and
+    // where tables contradict each other, every rank fails, with the first difference and its rank named.
+    keel_status (*agree)(void *context, const keel_rank_table *table, keel_whole_table *whole);
+    // After it: fails on every rank unless all are READY. Collective, blocking.
+    keel_status (*confirm)(void *context, bool ready);
     // Begins to hand *ORDER from rank 0 to all others, where it is written. It must live until done.
     keel_status (*announce)(void *context, keel_merge_order *order);
-    // Begins the reduction of FRAME (BYTES long) to rank 0, in place there, unchanged elsewhere. It must live until
-    // done. Flags are merged too; which rank's step numbers come out is not said.
-    keel_status (*reduce)(void *context, keel_frame *frame, size_t bytes);
+    // Begins the reduction of FRAME to rank 0: in place there with one group of ranks, else into WHOLE, which is
+    // cleared and has the shape of the whole run; NULL with one group and on other ranks. Both must live until done.
+    // What FRAME holds then is said of no rank. Flags are merged too; which rank's step numbers come out is not said.
+    keel_status (*reduce)(void *context, keel_frame *frame, keel_frame *whole);
     // Drives the operation; *done is set when this rank's part is over.
     keel_status (*test)(void *context, bool *done);
     // Frees the context. Collective unless ABANDONED: then nothing that an unfinished operation may touch is freed.

@@ -18,6 +18,7 @@ typedef enum phase { IDLE, ANNOUNCING, AWAITING_STEP, REDUCING, CLOSED, ABANDONE
 
 struct keel_merge_stage {
     const keel_merge *merge; // NULL: one process
+    const keel_whole_table *table;
     keel_frame_pool *pool;
     keel_recorder *recorder;
     double timeout;
@@ -32,6 +33,7 @@ struct keel_merge_stage {
     phase phase;
     keel_merge_order order;
     keel_slot *slot;    // being reduced; NULL: the pool's empty frame is
+    bool widens;        // its frame gets those of other tables beside its own
     keel_step identity; // of the slot's step, as this rank knows it
     uint64_t over;      // every step end up to this one is merged, skipped or given up
     uint64_t missing;
@@ -148,9 +150,14 @@ static bool reduce(keel_merge_stage *stage) {
     }
     stage->slot = slot;
     keel_frame *frame = slot ? slot->frame : stage->pool->empty;
-    if (!slot) frame->step = (keel_step){.step = stage->order.step, .flags = KEEL_STEP_DROPPED};
+    if (!slot) {
+        keel_frame_clear(frame); // the lowest rank of a group finds the group's values in it
+        frame->step = (keel_step){.step = stage->order.step, .flags = KEEL_STEP_DROPPED};
+    }
     stage->identity = frame->step;
-    begin(stage, REDUCING, stage->merge->reduce(stage->merge->context, frame, stage->pool->frame_bytes));
+    keel_frame *whole = stage->leads ? keel_frame_pool_whole(stage->pool) : NULL;
+    stage->widens = whole;
+    begin(stage, REDUCING, stage->merge->reduce(stage->merge->context, frame, whole));
     return true;
 }
 
@@ -176,6 +183,7 @@ static void finish_announcement(keel_merge_stage *stage) {
 
 static void finish_reduction(keel_merge_stage *stage) {
     if (stage->slot) {
+        if (stage->widens) keel_frame_pool_take_whole(stage->pool, stage->slot);
         if (stage->leads) { // which rank's header the merge has kept is open
             keel_step *step = &stage->slot->frame->step;
             const uint32_t flags = step->flags;
@@ -221,10 +229,20 @@ static bool in_flight(keel_merge_stage *stage) {
     return false;
 }
 
+// Rank 0's frame as one of the whole run, in which other ranks' values are missing.
+static void widen(keel_merge_stage *stage, keel_slot *slot) {
+    keel_frame *whole = keel_frame_pool_whole(stage->pool);
+    if (!whole) return;
+    keel_frame_merge_at(whole, slot->frame, &stage->table->maps[0]);
+    whole->step = slot->frame->step;
+    keel_frame_pool_take_whole(stage->pool, slot);
+}
+
 // After a merge was abandoned: rank 0 goes on alone.
 static void pass_on(keel_merge_stage *stage) {
     const uint64_t ended = atomic_load(&stage->ended);
     for (keel_slot *slot; (slot = keel_ring_take(&stage->pool->ended));) {
+        if (stage->leads) widen(stage, slot);
         slot->frame->step.flags |= KEEL_STEP_DROPPED;
         hand_on(stage, slot, stage->leads);
     }
@@ -287,6 +305,7 @@ keel_status keel_merge_stage_open(const keel_merge_stage_options *options, keel_
     keel_merge_stage *stage = calloc(1, sizeof *stage);
     if (!stage) return keel_fail(KEEL_ERR_MEMORY, "no memory for the merge");
     stage->merge = options->merge;
+    stage->table = options->whole;
     stage->pool = options->pool;
     stage->recorder = options->recorder;
     stage->timeout = options->timeout_seconds;

@@ -16,7 +16,8 @@
 typedef struct keel_merge_stage keel_merge_stage;
 
 typedef struct keel_merge_stage_options {
-    const keel_merge *merge; // NULL: one process. Borrowed, like the others
+    const keel_merge *merge;       // NULL: one process. Borrowed, like the others
+    const keel_whole_table *whole; // on rank 0; needed where there are several groups of ranks
     keel_frame_pool *pool;
     keel_recorder *recorder;
     double timeout_seconds; // counted while this process runs: being stopped does not use it up

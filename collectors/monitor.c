@@ -31,13 +31,13 @@ struct keel_monitor {
     keel_judge judge; // its sink lives in the list
     bool has_judge;
 
-    uint64_t *op_masks; // per site
+    keel_whole_table whole; // on rank 0
     keel_run_tables tables;
     keel_frame_pool pool;
     keel_recorder *recorder;
     keel_merge_stage *stage;
     bool started;
-    char describe[128];
+    char describe[192];
 
     _Atomic double step_began; // of the step that goes on, by the monotonic clock; 0: none does
 
@@ -91,32 +91,44 @@ void keel_monitor_emit(keel_monitor *monitor, const keel_incident *incident) {
     keel_sink_list_incident(&monitor->sinks, incident);
 }
 
-static keel_status open_pool(keel_monitor *monitor, const keel_probe *probe, const keel_site_plan *plans) {
-    keel_frame_shape shape = {.scalars = keel_probe_scalar_count(probe),
-                              .sites = keel_probe_site_count(probe),
-                              .micros = keel_probe_micro_count(probe)};
-    for (uint32_t s = 0; s < shape.sites; s++) shape.micro_sites += plans[s].fields && plans[s].per_micro;
-    keel_scalar_merge *merges = calloc((size_t)shape.scalars + 1, sizeof *merges);
-    if (!merges) return keel_fail(KEEL_ERR_MEMORY, "no memory for %u scalars", shape.scalars);
-    for (uint32_t i = 0; i < shape.scalars; i++) merges[i] = keel_probe_scalar_merge(probe, i);
+static keel_status copy_shape(const keel_rank_table *table, keel_frame_shape *shape) {
+    *shape = (keel_frame_shape){.scalars = table->scalar_count,
+                                .sites = table->site_count,
+                                .micros = table->micro_count,
+                                .micro_sites = keel_rank_table_micro_sites(table),
+                                .merges = calloc((size_t)table->scalar_count + 1, sizeof(keel_scalar_merge))};
+    if (!shape->merges) return keel_fail(KEEL_ERR_MEMORY, "no memory for %u scalars", shape->scalars);
+    for (uint32_t i = 0; i < shape->scalars; i++) shape->merges[i] = table->scalars[i].merge;
+    return KEEL_OK;
+}
+
+static keel_status open_pool(keel_monitor *monitor, const keel_rank_table *own) {
+    keel_frame_shape shape, whole = {.merges = NULL};
+    const bool several = monitor->whole.group_count > 1; // known on rank 0
+    keel_status status = copy_shape(own, &shape);
+    if (!status && several) status = copy_shape(&monitor->whole.table, &whole);
     const uint32_t count = (uint32_t)monitor->options.config->queue_depth + FRAMES_AT_WORK;
-    const keel_status status = keel_frame_pool_open(&monitor->pool, &shape, merges, count, monitor->rank != 0);
-    free(merges);
+    if (!status)
+        status = keel_frame_pool_open(&monitor->pool, &shape, several ? &whole : NULL, count, monitor->rank != 0);
+    free(shape.merges);
+    free(whole.merges);
     return status;
 }
 
-static void describe(keel_monitor *monitor, const keel_probe *probe, const keel_site_plan *plans) {
-    const uint32_t sites = keel_probe_site_count(probe);
+static void describe(keel_monitor *monitor, const keel_rank_table *table) {
     uint32_t enabled = 0;
     uint64_t values = 0;
-    for (uint32_t s = 0; s < sites; s++) {
-        enabled += plans[s].fields != 0;
-        const uint64_t records = plans[s].per_micro ? keel_probe_micro_count(probe) + UINT64_C(1) : 1;
-        values += records * (uint64_t)__builtin_popcountll(monitor->op_masks[s]);
+    for (uint32_t s = 0; s < table->site_count; s++) {
+        enabled += table->plans[s].fields != 0;
+        const uint64_t records = table->plans[s].per_micro ? table->micro_count + UINT64_C(1) : 1;
+        values += records * (uint64_t)__builtin_popcountll(table->op_masks[s]);
     }
     const keel_merge *merge = monitor->options.merge;
-    snprintf(monitor->describe, sizeof monitor->describe, "%u sites, at most %" PRIu64 " values a step, %s, %.1f MiB",
-             enabled, values,
+    char groups[48] = "";
+    if (monitor->whole.group_count > 1)
+        snprintf(groups, sizeof groups, " of %u groups of ranks", monitor->whole.group_count);
+    snprintf(monitor->describe, sizeof monitor->describe, "%u sites%s, at most %" PRIu64 " values a step, %s, %.1f MiB",
+             enabled, groups, values,
              !merge            ? "one process"
              : merge->threaded ? "merge on a thread"
                                : "merge at layer borders",
@@ -131,8 +143,8 @@ static void idle(void *context) {
         monitor->judge.watch(monitor->judge.sink.context, keel_seconds_now() - began);
 }
 
-// All that can fail on one rank alone.
-static keel_status prepare(keel_monitor *monitor, const keel_probe *probe, keel_site_plan *plans) {
+// What this rank registered, and what is to be observed of it.
+static keel_status plan(keel_monitor *monitor, const keel_probe *probe, keel_site_plan *plans, keel_rank_table *own) {
     if (keel_probe_rank(probe) != monitor->rank)
         return keel_fail(KEEL_ERR_USAGE, "the probe is rank %u, the merge rank %u", keel_probe_rank(probe),
                          monitor->rank);
@@ -141,22 +153,41 @@ static keel_status prepare(keel_monitor *monitor, const keel_probe *probe, keel_
         const keel_status status = keel_quantity_check(keel_probe_site_info(probe, s));
         if (status) return status;
     }
-    monitor->op_masks = calloc((size_t)sites + 1, sizeof *monitor->op_masks);
-    if (!monitor->op_masks) return keel_fail(KEEL_ERR_MEMORY, "no memory for %u sites", sites);
+    uint64_t *op_masks = calloc((size_t)sites + 1, sizeof *op_masks);
+    if (!op_masks) return keel_fail(KEEL_ERR_MEMORY, "no memory for %u sites", sites);
+    keel_status status = keel_select(monitor->options.config, probe, plans, op_masks);
+    if (!status) status = keel_rank_table_open(probe, plans, op_masks, own);
+    free(op_masks);
+    return status;
+}
+
+// The table of the whole run, on rank 0.
+static keel_status agree(keel_monitor *monitor, keel_status planned, const keel_rank_table *own) {
+    if (monitor->options.merge)
+        return monitor->merge.agree(monitor->merge.context, planned ? NULL : own, &monitor->whole);
+    return planned ? planned : keel_whole_table_open(own, &(uint32_t){0}, 1, &monitor->whole);
+}
+
+static keel_status open_tables(keel_monitor *monitor) {
+    const keel_status status =
+        keel_run_tables_open(&(keel_run_identity){.run_id = monitor->options.run_id,
+                                                  .command = monitor->options.command,
+                                                  .config_yaml = monitor->options.config_yaml,
+                                                  .world_size = monitor->options.merge ? monitor->merge.size : 1,
+                                                  .dp = monitor->options.dp,
+                                                  .tp = monitor->options.tp,
+                                                  .pp = monitor->options.pp,
+                                                  .ep = monitor->options.ep},
+                             &monitor->whole.table, &monitor->tables);
+    if (status) return status;
+    return keel_select_warn(monitor->options.config, monitor->whole.table.sites, monitor->whole.table.site_count);
+}
+
+// Frames, rows and threads.
+static keel_status open_ways(keel_monitor *monitor, const keel_rank_table *own) {
     const bool leads = monitor->rank == 0;
-    keel_status status = keel_select(monitor->options.config, probe, leads, plans, monitor->op_masks);
-    if (!status) status = open_pool(monitor, probe, plans);
-    if (!status && leads)
-        status =
-            keel_run_tables_open(&(keel_run_identity){.run_id = monitor->options.run_id,
-                                                      .command = monitor->options.command,
-                                                      .config_yaml = monitor->options.config_yaml,
-                                                      .world_size = monitor->options.merge ? monitor->merge.size : 1,
-                                                      .dp = monitor->options.dp,
-                                                      .tp = monitor->options.tp,
-                                                      .pp = monitor->options.pp,
-                                                      .ep = monitor->options.ep},
-                                 probe, plans, monitor->op_masks, &monitor->tables);
+    keel_status status = open_pool(monitor, own);
+    if (!status && leads) status = open_tables(monitor);
     if (!status)
         status = keel_recorder_open(&(keel_recorder_options){.pool = &monitor->pool,
                                                              .info = leads ? &monitor->tables.info : NULL,
@@ -167,6 +198,7 @@ static keel_status prepare(keel_monitor *monitor, const keel_probe *probe, keel_
     if (!status)
         status = keel_merge_stage_open(
             &(keel_merge_stage_options){.merge = monitor->options.merge,
+                                        .whole = &monitor->whole,
                                         .pool = &monitor->pool,
                                         .recorder = monitor->recorder,
                                         .timeout_seconds = monitor->options.config->merge_timeout_seconds},
@@ -176,16 +208,24 @@ static keel_status prepare(keel_monitor *monitor, const keel_probe *probe, keel_
 
 static keel_status start(void *context, keel_probe *probe, keel_site_plan *plans) {
     keel_monitor *monitor = context;
-    keel_status status = prepare(monitor, probe, plans);
-    if (monitor->options.merge) {
-        const keel_status agreed = monitor->merge.agree(monitor->merge.context, probe, status ? NULL : plans);
-        if (!status) status = agreed;
+    keel_rank_table own = {0};
+    keel_status status = plan(monitor, probe, plans, &own);
+    const keel_status agreed = agree(monitor, status, &own);
+    if (!status) status = agreed;
+    if (!agreed) {
+        status = open_ways(monitor, &own);
+        if (monitor->options.merge) {
+            const keel_status confirmed = monitor->merge.confirm(monitor->merge.context, !status);
+            if (!status) status = confirmed;
+        }
     }
-    if (status) return status;
-    keel_sink_list_start(&monitor->sinks, &monitor->tables.info);
-    describe(monitor, probe, plans);
-    monitor->started = true;
-    return KEEL_OK;
+    if (!status) {
+        keel_sink_list_start(&monitor->sinks, &monitor->tables.info);
+        describe(monitor, monitor->rank == 0 ? &monitor->whole.table : &own);
+        monitor->started = true;
+    }
+    keel_rank_table_close(&own);
+    return status;
 }
 
 // ---- the step ----
@@ -276,7 +316,8 @@ const char *keel_monitor_describe(const keel_monitor *monitor) {
 }
 
 size_t keel_monitor_bytes(const keel_monitor *monitor) {
-    return monitor->pool.bytes + (monitor->rank == 0 ? keel_run_tables_bytes(&monitor->tables) : 0);
+    if (monitor->rank != 0) return monitor->pool.bytes;
+    return monitor->pool.bytes + keel_run_tables_bytes(&monitor->tables) + keel_whole_table_bytes(&monitor->whole);
 }
 
 // ---- the end ----
@@ -309,7 +350,7 @@ keel_status keel_monitor_close(keel_monitor *monitor) {
     else
         keel_frame_pool_close(&monitor->pool);
     keel_run_tables_close(&monitor->tables);
-    free(monitor->op_masks);
+    keel_whole_table_close(&monitor->whole);
     free(monitor);
     return status;
 }

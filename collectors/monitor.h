@@ -12,9 +12,14 @@
 // each row flagged KEEL_STEP_DROPPED, other ranks record nothing more. A collective can be neither cancelled nor freed,
 // so such a process must end by _exit: keel_monitor_close then returns KEEL_ERR_COMM, in bounded time.
 //
-// Memory of a rank, where RECORDS = sites + micro-batches x sites with records per micro-batch:
+// Ranks may register different sites and scalars, as the stages of a pipeline do. Those with the same are a group,
+// whose frames merge place by place; rank 0 merges the groups' frames into that of the whole run, which is what sinks
+// see. What several groups have is one site.
+//
+// Memory of a rank, where RECORDS = sites + micro-batches x sites with records per micro-batch, of this rank or, on
+// rank 0, of the whole run:
 //     frames  (queue_depth + 3, and 1 more on ranks other than 0) x (96 + 16 scalars + sizeof(keel_stats) RECORDS)
-//     rank 0  8 bytes x ops stored x RECORDS for a row; the site table once more
+//     rank 0  8 bytes x ops stored x RECORDS for a row; the site table once more; with several groups 2 frames more
 // One frame is being filled, one merged, one recorded, and queue_depth may wait.
 #ifndef KEEL_COLLECTORS_MONITOR_H
 #define KEEL_COLLECTORS_MONITOR_H

@@ -93,7 +93,7 @@ static void *run(void *context) {
         const uint64_t wanted = atomic_load(&recorder->drains_wanted);
         for (keel_slot *slot; (slot = keel_ring_take(&recorder->pool->recorded));) {
             if (slot->record && recorder->row) record(recorder, slot);
-            keel_frame_clear(slot->frame);
+            keel_frame_pool_clear(recorder->pool, slot);
             keel_ring_put(&recorder->pool->free, slot);
         }
         if (drains == wanted) continue;

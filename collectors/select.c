@@ -78,12 +78,15 @@ static keel_status matches(const entry *e, const keel_site_info *site, bool *fou
                           site->name, (const char *)text);
 }
 
-static void plan_site(entry *e, const keel_site_info *site, keel_site_plan *plan, uint64_t *op_mask) {
+static void count_site(entry *e, const keel_site_info *site) {
+    e->matched++;
+    e->replicas += site->layout == KEEL_LAYOUT_REPLICA || site->replica_count > 1;
+    e->per_micro += keel_quantity_get(site->quantity)->per_micro;
+}
+
+static void plan_site(const entry *e, const keel_site_info *site, keel_site_plan *plan, uint64_t *op_mask) {
     const keel_select_config *config = e->config;
     const bool replica = site->replica_count > 1, micro = keel_quantity_get(site->quantity)->per_micro;
-    e->matched++;
-    e->replicas += site->layout == KEEL_LAYOUT_REPLICA;
-    e->per_micro += micro;
     if (!config->enabled) {
         *plan = (keel_site_plan){0};
         *op_mask = 0;
@@ -145,7 +148,7 @@ keel_status keel_select_check(const keel_monitor_config *config) {
     return status;
 }
 
-keel_status keel_select(const keel_monitor_config *config, const keel_probe *probe, bool warn, keel_site_plan *plans,
+keel_status keel_select(const keel_monitor_config *config, const keel_probe *probe, keel_site_plan *plans,
                         uint64_t *op_masks) {
     const uint32_t sites = keel_probe_site_count(probe);
     for (uint32_t s = 0; s < sites; s++) {
@@ -162,7 +165,22 @@ keel_status keel_select(const keel_monitor_config *config, const keel_probe *pro
             status = matches(&e, site, &found);
             if (!status && found) plan_site(&e, site, &plans[s], &op_masks[s]);
         }
-        if (!status && warn) warn_of(&e);
+        release(&e);
+    }
+    return status;
+}
+
+keel_status keel_select_warn(const keel_monitor_config *config, const keel_site_info *sites, uint32_t count) {
+    keel_status status = KEEL_OK;
+    for (size_t i = 0; !status && i < config->select_count; i++) {
+        entry e;
+        status = prepare(&config->select[i], &e);
+        for (uint32_t s = 0; !status && s < count; s++) {
+            bool found = false;
+            status = matches(&e, &sites[s], &found);
+            if (!status && found) count_site(&e, &sites[s]);
+        }
+        if (!status) warn_of(&e);
         release(&e);
     }
     return status;

@@ -9,11 +9,14 @@
 keel_status keel_select_check(const keel_monitor_config *config);
 
 // Fills PLANS and OP_MASKS (bit keel_op), one per site of PROBE. A site that no entry matches keeps its non-finite
-// flags on every step; one that an entry disables has plan.fields 0 and mask 0. replica_residual is kept where a site
-// is a replica, per_micro_batch where its quantity arises per micro-batch; asking for either where no matched site has
-// it is a warning, as is an entry that matches no site. KEEL_ERR_CONFIG with file, line and column for an unknown
-// quantity or op and for a bad regular expression. WARN: say what is only a warning through keel_log (one rank does).
-keel_status keel_select(const keel_monitor_config *config, const keel_probe *probe, bool warn, keel_site_plan *plans,
+// flags on every step; one that an entry disables has plan.fields 0 and mask 0. replica_residual is kept where several
+// ranks hold the same, per_micro_batch where a quantity arises per micro-batch. KEEL_ERR_CONFIG with file, line and
+// column for an unknown quantity or op and for a bad regular expression.
+keel_status keel_select(const keel_monitor_config *config, const keel_probe *probe, keel_site_plan *plans,
                         uint64_t *op_masks);
+
+// Says through keel_log, once all SITES of a run are known, which entries match none of them or ask for what none of
+// those that they match has.
+keel_status keel_select_warn(const keel_monitor_config *config, const keel_site_info *sites, uint32_t count);
 
 #endif

@@ -11,6 +11,10 @@ size_t keel_frame_bytes(uint32_t scalars, uint32_t sites, uint32_t micros, uint3
     return sizeof(keel_frame) + scalars * sizeof(keel_scalar_value) + records * sizeof(keel_stats);
 }
 
+size_t keel_frame_size(const keel_frame *frame) {
+    return keel_frame_bytes(frame->scalar_count, frame->site_count, frame->micro_count, frame->micro_site_count);
+}
+
 keel_frame *keel_frame_init(void *memory, uint32_t scalars, uint32_t sites, uint32_t micros, uint32_t micro_sites) {
     keel_frame *frame = memory;
     frame->scalar_count = scalars;
@@ -82,16 +86,40 @@ static void merge_scalar(keel_scalar_value *into, const keel_scalar_value *from)
     if (take) *into = *from;
 }
 
-void keel_frame_merge(keel_frame *into, const keel_frame *from) {
-    into->step.flags |= from->step.flags;
-    if (from->step.seconds > into->step.seconds) into->step.seconds = from->step.seconds;
+static void merge_step(keel_step *into, const keel_step *from) {
+    into->flags |= from->flags;
+    if (from->seconds > into->seconds) into->seconds = from->seconds;
+}
 
+static const keel_scalar_value *scalars_of(const keel_frame *frame) {
+    return (const keel_scalar_value *)(frame + 1);
+}
+
+static const keel_stats *records_of(const keel_frame *frame) {
+    return (const keel_stats *)(scalars_of(frame) + frame->scalar_count);
+}
+
+void keel_frame_merge(keel_frame *into, const keel_frame *from) {
+    merge_step(&into->step, &from->step);
     keel_scalar_value *into_values = keel_frame_scalars(into);
-    const keel_scalar_value *from_values = (const keel_scalar_value *)(from + 1);
-    for (uint32_t i = 0; i < into->scalar_count; i++) merge_scalar(&into_values[i], &from_values[i]);
+    for (uint32_t i = 0; i < into->scalar_count; i++) merge_scalar(&into_values[i], &scalars_of(from)[i]);
 
     keel_stats *into_records = keel_frame_stats(into);
-    const keel_stats *from_records = (const keel_stats *)(from_values + from->scalar_count);
+    const keel_stats *from_records = records_of(from);
     const size_t count = record_count(into);
     for (size_t i = 0; i < count; i++) keel_stats_merge(&into_records[i], &from_records[i]);
+}
+
+void keel_frame_merge_at(keel_frame *into, const keel_frame *from, const keel_frame_map *map) {
+    merge_step(&into->step, &from->step);
+    keel_scalar_value *values = keel_frame_scalars(into);
+    for (uint32_t i = 0; i < from->scalar_count; i++) merge_scalar(&values[map->scalars[i]], &scalars_of(from)[i]);
+
+    const keel_stats *records = records_of(from);
+    for (uint32_t s = 0; s < from->site_count; s++)
+        keel_stats_merge(&keel_frame_stats(into)[map->sites[s]], &records[s]);
+    records += from->site_count;
+    for (uint32_t m = 0; m < from->micro_count; m++)
+        for (uint32_t k = 0; k < from->micro_site_count; k++)
+            keel_stats_merge(keel_frame_micro(into, m, map->micro_sites[k]), records++);
 }

@@ -48,6 +48,8 @@ static inline bool keel_scalar_names_rank(uint32_t merge) {
     return merge == KEEL_SCALAR_MAX || merge == KEEL_SCALAR_MIN;
 }
 
+enum { KEEL_SCALAR_NAME_BYTES = 32 }; // its end included
+
 typedef struct keel_scalar_value {
     double value;
     uint32_t owner; // rank; KEEL_RANK_NONE where not set this step
@@ -63,6 +65,13 @@ typedef struct keel_frame {
     // followed by: keel_scalar_value[scalar_count]; keel_stats[site_count]; keel_stats[micro_count * micro_site_count]
 } keel_frame;
 
+// Where in a greater frame that which a frame holds goes, by its own places.
+typedef struct keel_frame_map {
+    uint32_t *scalars;     // [scalar_count]
+    uint32_t *sites;       // [site_count]
+    uint32_t *micro_sites; // [micro_site_count]
+} keel_frame_map;
+
 KEEL_API size_t keel_frame_bytes(uint32_t scalars, uint32_t sites, uint32_t micros, uint32_t micro_sites);
 // Lays the frame out in MEMORY (keel_frame_bytes, aligned to 64) and clears it.
 KEEL_API keel_frame *keel_frame_init(void *memory, uint32_t scalars, uint32_t sites, uint32_t micros,
@@ -75,5 +84,9 @@ KEEL_API keel_stats *keel_frame_stats(keel_frame *frame);
 KEEL_API keel_stats *keel_frame_micro(keel_frame *frame, uint32_t m, uint32_t k);
 // INTO and FROM have the same shape and are frames of the same step of lower and higher ranks. Associative.
 KEEL_API void keel_frame_merge(keel_frame *into, const keel_frame *from);
+// The same of a frame FROM that holds some of what INTO holds, at other places; as many micro-batches.
+KEEL_API void keel_frame_merge_at(keel_frame *into, const keel_frame *from, const keel_frame_map *map);
+// Bytes of FRAME, by its own shape.
+KEEL_API size_t keel_frame_size(const keel_frame *frame);
 
 #endif

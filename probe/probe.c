@@ -6,10 +6,8 @@
 
 #include "probe/site_table.h"
 
-enum { SCALAR_NAME_BYTES = 32 };
-
 typedef struct scalar {
-    char name[SCALAR_NAME_BYTES];
+    char name[KEEL_SCALAR_NAME_BYTES];
     keel_scalar_merge merge;
 } scalar;
 
@@ -92,8 +90,9 @@ const keel_site_info *keel_site_get_info(const keel_site *site) {
 
 keel_status keel_scalar_add(keel_probe *probe, const char *name, keel_scalar_merge merge, uint32_t *id) {
     const size_t length = strlen(name);
-    if (length == 0 || length >= SCALAR_NAME_BYTES)
-        return keel_fail(KEEL_ERR_USAGE, "scalar \"%s\": a name has 1 to %d characters", name, SCALAR_NAME_BYTES - 1);
+    if (length == 0 || length >= KEEL_SCALAR_NAME_BYTES)
+        return keel_fail(KEEL_ERR_USAGE, "scalar \"%s\": a name has 1 to %d characters", name,
+                         KEEL_SCALAR_NAME_BYTES - 1);
     for (uint32_t i = 0; i < probe->scalar_count; i++) {
         if (strcmp(probe->scalars[i].name, name) != 0) continue;
         if (probe->scalars[i].merge != merge)

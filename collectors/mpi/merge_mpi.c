@@ -5,16 +5,27 @@
 
 #include "collectors/mpi/site_agreement.h"
 
-enum { ORDER_WORDS = 3 };
+enum { ORDER_WORDS = 3, TAG_FRAME = 3 };
+
+typedef enum doing { ANNOUNCING, REDUCING, SENDING, RECEIVING } doing;
 
 typedef struct merge_mpi {
     MPI_Comm comm;
+    MPI_Comm group; // ranks with this rank's table; COMM itself where all have it
+    bool leads_group;
+    keel_rank_groups groups;
+    const keel_whole_table *whole_table; // of rank 0
     MPI_Op op;
     MPI_Datatype frame_type; // MPI_DATATYPE_NULL until the first frame
     size_t frame_bytes;
+    doing doing;
     MPI_Request request;
-    keel_merge_order *order; // where the announcement in flight goes; NULL: none is
+    keel_merge_order *order; // where the announcement in flight goes
     uint64_t words[ORDER_WORDS];
+    keel_frame *frame, *whole; // being reduced
+    uint32_t receiving;        // rank 0: the group whose frame is awaited
+    keel_frame *received;      // rank 0: for the largest frame of another group
+    size_t received_bytes;
 } merge_mpi;
 
 static keel_status failed(int code, const char *call) {
@@ -31,13 +42,55 @@ static void merge_frames(void *in, void *inout, int *count, MPI_Datatype *type) 
     if (*count == 1) keel_frame_merge(inout, in);
 }
 
-static keel_status agree(void *context, const keel_probe *probe, const keel_site_plan *plans) {
+static keel_status alloc_received(merge_mpi *m, const keel_whole_table *whole) {
+    if (whole->group_count < 2) return KEEL_OK;
+    // No group's frame is larger than the whole's.
+    m->received_bytes = keel_frame_bytes(whole->table.scalar_count, whole->table.site_count, whole->table.micro_count,
+                                         keel_rank_table_micro_sites(&whole->table));
+    m->received = malloc(m->received_bytes);
+    return m->received ? KEEL_OK : keel_fail(KEEL_ERR_MEMORY, "no memory for a frame of %zu bytes", m->received_bytes);
+}
+
+static void forget_groups(merge_mpi *m) {
+    if (m->group != m->comm) MPI_Comm_free(&m->group);
+    m->group = m->comm;
+    keel_rank_groups_free(&m->groups);
+    free(m->received);
+    m->received = NULL;
+}
+
+static keel_status agree(void *context, const keel_rank_table *table, keel_whole_table *whole) {
+    merge_mpi *m = context;
+    int rank, rank_in_group;
+    MPI_Comm_rank(m->comm, &rank);
+    forget_groups(m);
+    keel_status status = keel_site_agreement(m->comm, table, whole, &m->groups);
+    if (status) return status;
+    if (m->groups.count > 1) {
+        const int code = MPI_Comm_split(m->comm, (int)m->groups.mine, rank, &m->group);
+        if (code) {
+            m->group = m->comm;
+            status = failed(code, "MPI_Comm_split");
+        }
+    }
+    MPI_Comm_rank(m->group, &rank_in_group);
+    m->leads_group = rank_in_group == 0;
+    if (rank == 0 && !status) {
+        m->whole_table = whole;
+        status = alloc_received(m, whole);
+    }
+    const keel_status all = keel_all_ready(m->comm, !status);
+    return status ? status : all;
+}
+
+static keel_status confirm(void *context, bool ready) {
     const merge_mpi *m = context;
-    return keel_site_agreement(m->comm, probe, plans);
+    return keel_all_ready(m->comm, ready);
 }
 
 static keel_status announce(void *context, keel_merge_order *order) {
     merge_mpi *m = context;
+    m->doing = ANNOUNCING;
     m->order = order;
     m->words[0] = order->action;
     m->words[1] = order->sequence;
@@ -58,36 +111,73 @@ static keel_status make_frame_type(merge_mpi *m, size_t bytes) {
     return KEEL_OK;
 }
 
-static keel_status reduce(void *context, keel_frame *frame, size_t bytes) {
+static keel_status reduce(void *context, keel_frame *frame, keel_frame *whole) {
     merge_mpi *m = context;
-    const keel_status status = make_frame_type(m, bytes);
+    const keel_status status = make_frame_type(m, keel_frame_size(frame));
     if (status) return status;
-    int rank;
-    MPI_Comm_rank(m->comm, &rank);
-    const void *from = rank == 0 ? MPI_IN_PLACE : frame;
-    void *to = rank == 0 ? frame : NULL;
+    m->doing = REDUCING;
+    m->frame = frame;
+    m->whole = whole;
+    const void *from = m->leads_group ? MPI_IN_PLACE : frame;
+    void *to = m->leads_group ? frame : NULL;
     // NOLINTNEXTLINE(clang-analyzer-optin.mpi.MPI-Checker): test completes it
-    const int code = MPI_Ireduce(from, to, 1, m->frame_type, m->op, 0, m->comm, &m->request);
+    const int code = MPI_Ireduce(from, to, 1, m->frame_type, m->op, 0, m->group, &m->request);
     return code ? failed(code, "MPI_Ireduce") : KEEL_OK;
+}
+
+// The lowest rank of a group hands what it has reduced to rank 0.
+static keel_status send_frame(merge_mpi *m) {
+    m->doing = SENDING;
+    // NOLINTNEXTLINE(clang-analyzer-optin.mpi.MPI-Checker): test completes it
+    const int code = MPI_Isend(m->frame, (int)m->frame_bytes, MPI_BYTE, 0, TAG_FRAME, m->comm, &m->request);
+    return code ? failed(code, "MPI_Isend") : KEEL_OK;
+}
+
+static keel_status receive_frame(merge_mpi *m, uint32_t group) {
+    m->doing = RECEIVING;
+    m->receiving = group;
+    // NOLINTNEXTLINE(clang-analyzer-optin.mpi.MPI-Checker): test completes it
+    const int code = MPI_Irecv(m->received, (int)m->received_bytes, MPI_BYTE, (int)m->groups.leaders[group], TAG_FRAME,
+                               m->comm, &m->request);
+    return code ? failed(code, "MPI_Irecv") : KEEL_OK;
+}
+
+// An operation of MPI has ended: begins the next one of the reduction, or sets *DONE.
+static keel_status go_on(merge_mpi *m, bool *done) {
+    switch (m->doing) {
+    case ANNOUNCING:
+        *m->order = (keel_merge_order){m->words[0], m->words[1], m->words[2]};
+        break;
+    case REDUCING:
+        if (m->groups.count < 2 || !m->leads_group) break;
+        if (!m->whole) return send_frame(m);
+        keel_frame_merge_at(m->whole, m->frame, &m->whole_table->maps[0]);
+        return receive_frame(m, 1);
+    case RECEIVING:
+        keel_frame_merge_at(m->whole, m->received, &m->whole_table->maps[m->receiving]);
+        if (m->receiving + 1 < m->groups.count) return receive_frame(m, m->receiving + 1);
+        break;
+    case SENDING:
+        break;
+    }
+    *done = true;
+    return KEEL_OK;
 }
 
 static keel_status test(void *context, bool *done) {
     merge_mpi *m = context;
     int flag = 0;
+    *done = false;
     const int code = MPI_Test(&m->request, &flag, MPI_STATUS_IGNORE);
     if (code) return failed(code, "MPI_Test");
-    if (flag && m->order) {
-        *m->order = (keel_merge_order){m->words[0], m->words[1], m->words[2]};
-        m->order = NULL;
-    }
-    *done = flag;
-    return KEEL_OK;
+    return flag ? go_on(m, done) : KEEL_OK;
 }
 
 static void close_merge(void *context, bool abandoned) {
     merge_mpi *m = context;
-    if (abandoned) return; // MPI still uses the buffers and the communicator
+    if (abandoned) return; // MPI still uses the buffers and the communicators
     if (m->frame_type != MPI_DATATYPE_NULL) MPI_Type_free(&m->frame_type);
+    forget_groups(m);
     MPI_Op_free(&m->op);
     MPI_Comm_free(&m->comm);
     free(m);
@@ -103,7 +193,7 @@ keel_status keel_merge_mpi_open(MPI_Comm comm, bool threaded, keel_merge *merge)
         return code ? failed(code, "MPI_Comm_dup") : keel_fail(KEEL_ERR_MEMORY, "no memory for the merge");
     }
     MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN);
-    m->comm = own;
+    m->comm = m->group = own;
     m->frame_type = MPI_DATATYPE_NULL;
     m->request = MPI_REQUEST_NULL;
     code = MPI_Op_create(merge_frames, 1, &m->op);
@@ -115,11 +205,13 @@ keel_status keel_merge_mpi_open(MPI_Comm comm, bool threaded, keel_merge *merge)
     int rank, size;
     MPI_Comm_rank(own, &rank);
     MPI_Comm_size(own, &size);
+    m->leads_group = rank == 0; // until the ranks agree: all have one table
     *merge = (keel_merge){.context = m,
                           .rank = (uint32_t)rank,
                           .size = (uint32_t)size,
                           .threaded = threaded,
                           .agree = agree,
+                          .confirm = confirm,
                           .announce = announce,
                           .reduce = reduce,
                           .test = test,

@@ -1,110 +1,141 @@
 #include "collectors/mpi/site_agreement.h"
 
-#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { TEXT_BYTES = 400 };
+enum { TAG_COUNTS = 1, TAG_ARRAYS };
+enum { COUNTS = 3, ARRAYS = 4 };
+enum { TEXT_BYTES = 2 * KEEL_TABLE_TEXT_BYTES + 100 };
 
-typedef struct tables {
-    const keel_probe *probe;
-    const keel_site_plan *plans;
-    uint32_t sites, count; // count: sites and scalars, and one item for the rest
-} tables;
-
-static void describe_site(const tables *t, uint32_t id, char *text) {
-    const keel_site_info *site = keel_probe_site_info(t->probe, id);
-    const keel_site_plan *plan = &t->plans[id];
-    char shape[96] = "";
-    for (uint32_t d = 0, used = 0; d < site->ndim && used < sizeof shape; d++)
-        used += (uint32_t)snprintf(shape + used, sizeof shape - used, "%s%" PRIu64, d ? "x" : "", site->shape[d]);
-    snprintf(text, TEXT_BYTES,
-             "site %s (%s, %s [%s], %s of %u, %s, place %u, module %s, layer %d, stage %d, fields %#x, every %" PRIu64
-             " from %" PRIu64 " count %" PRIu64 ", eps %g%s)",
-             site->name, keel_quantity_name(site->quantity), keel_dtype_name(site->dtype), shape,
-             keel_layout_name(site->layout), site->replica_count, keel_phase_name(site->phase), site->order,
-             site->module, site->layer, site->stage, plan->fields, plan->schedule.every, plan->schedule.start,
-             plan->schedule.count, plan->eps, plan->per_micro ? ", per micro-batch" : "");
-}
-
-static void describe_item(const tables *t, uint32_t i, char *text) {
-    if (i >= t->count)
-        snprintf(text, TEXT_BYTES, "nothing more");
-    else if (i == 0)
-        snprintf(text, TEXT_BYTES, "%u micro-batches", keel_probe_micro_count(t->probe));
-    else if (i <= t->sites)
-        describe_site(t, i - 1, text);
-    else
-        snprintf(text, TEXT_BYTES, "scalar %s (merge %d)", keel_probe_scalar_name(t->probe, i - 1 - t->sites),
-                 (int)keel_probe_scalar_merge(t->probe, i - 1 - t->sites));
-}
-
-// FNV-1a, 64 bits.
-static uint64_t hash_text(const char *text) {
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
-    for (; *text; text++) hash = (hash ^ (unsigned char)*text) * UINT64_C(0x100000001b3);
-    return hash;
-}
-
-static uint64_t hash_item(const tables *t, uint32_t i) {
-    char text[TEXT_BYTES];
-    describe_item(t, i, text);
-    return hash_text(text);
-}
-
-// The first item at which this rank's table is not rank 0's; LONG_MAX if there is none.
-static long first_difference(const tables *t, const uint64_t *hashes_of_0, uint32_t count_of_0) {
-    const uint32_t both = t->count < count_of_0 ? t->count : count_of_0;
-    for (uint32_t i = 0; i < both; i++)
-        if (hash_item(t, i) != hashes_of_0[i]) return i;
-    return t->count == count_of_0 ? LONG_MAX : both;
-}
-
-// The lowest rank that is not ready; the number of ranks if all are.
-static int first_unready(MPI_Comm comm, bool ready) {
+keel_status keel_all_ready(MPI_Comm comm, bool ready) {
     int rank, size, mine, lowest;
     MPI_Comm_rank(comm, &rank);
     MPI_Comm_size(comm, &size);
     mine = ready ? size : rank;
-    MPI_Allreduce(&mine, &lowest, 1, MPI_INT, MPI_MIN, comm);
-    return lowest;
+    const int code = MPI_Allreduce(&mine, &lowest, 1, MPI_INT, MPI_MIN, comm);
+    if (code) return keel_fail(KEEL_ERR_COMM, "ranks cannot compare their sites: MPI error %d", code);
+    if (lowest == size) return KEEL_OK;
+    if (!ready) return KEEL_ERR_COMM; // it knows why
+    return keel_fail(KEEL_ERR_COMM, "rank %d cannot start its monitor; its own message says why", lowest);
 }
 
-keel_status keel_site_agreement(MPI_Comm comm, const keel_probe *probe, const keel_site_plan *plans) {
+// The groups of equal HASHES, [SIZE], one a rank.
+static void find_groups(const uint64_t *hashes, int size, int rank, keel_rank_groups *groups) {
+    for (int r = 0; r < size; r++) {
+        uint32_t g = 0;
+        while (g < groups->count && hashes[groups->leaders[g]] != hashes[r]) g++;
+        if (g == groups->count) groups->leaders[groups->count++] = (uint32_t)r;
+        if (r == rank) groups->mine = groups->leaders[g];
+    }
+}
+
+// The bytes of a table, array by array.
+static void arrays_of(const keel_rank_table *table, void *arrays[ARRAYS], size_t bytes[ARRAYS]) {
+    arrays[0] = table->sites;
+    bytes[0] = table->site_count * sizeof *table->sites;
+    arrays[1] = table->plans;
+    bytes[1] = table->site_count * sizeof *table->plans;
+    arrays[2] = table->op_masks;
+    bytes[2] = table->site_count * sizeof *table->op_masks;
+    arrays[3] = table->scalars;
+    bytes[3] = table->scalar_count * sizeof *table->scalars;
+}
+
+static void send_arrays(MPI_Comm comm, const keel_rank_table *table) {
+    void *arrays[ARRAYS];
+    size_t bytes[ARRAYS];
+    arrays_of(table, arrays, bytes);
+    for (int i = 0; i < ARRAYS; i++) MPI_Send(arrays[i], (int)bytes[i], MPI_BYTE, 0, TAG_ARRAYS, comm);
+}
+
+static void receive_arrays(MPI_Comm comm, int from, keel_rank_table *table) {
+    void *arrays[ARRAYS];
+    size_t bytes[ARRAYS];
+    arrays_of(table, arrays, bytes);
+    for (int i = 0; i < ARRAYS; i++)
+        MPI_Recv(arrays[i], (int)bytes[i], MPI_BYTE, from, TAG_ARRAYS, comm, MPI_STATUS_IGNORE);
+}
+
+static keel_status receive_counts(MPI_Comm comm, const keel_rank_groups *groups, keel_rank_table *tables) {
+    keel_status status = tables ? KEEL_OK : keel_fail(KEEL_ERR_MEMORY, "no memory for %u tables", groups->count);
+    for (uint32_t g = 1; g < groups->count; g++) {
+        uint32_t counts[COUNTS];
+        MPI_Recv(counts, COUNTS, MPI_UINT32_T, (int)groups->leaders[g], TAG_COUNTS, comm, MPI_STATUS_IGNORE);
+        if (status) continue;
+        tables[g] = (keel_rank_table){.micro_count = counts[0], .site_count = counts[1], .scalar_count = counts[2]};
+        if (tables[g].site_count > INT_MAX / sizeof(keel_site_info))
+            status = keel_fail(KEEL_ERR_LIMIT, "%u sites are too many for MPI", tables[g].site_count);
+        else
+            status = keel_rank_table_alloc(&tables[g]);
+    }
+    return status;
+}
+
+// Says on all ranks what became of rank 0's part.
+static keel_status tell(MPI_Comm comm, keel_status of_0) {
+    int rank, status = (int)of_0;
+    char text[TEXT_BYTES] = "";
+    MPI_Comm_rank(comm, &rank);
+    MPI_Bcast(&status, 1, MPI_INT, 0, comm);
+    if (status == KEEL_OK) return KEEL_OK;
+    if (rank == 0) snprintf(text, sizeof text, "%s", keel_error());
+    MPI_Bcast(text, sizeof text, MPI_CHAR, 0, comm);
+    return keel_fail((keel_status)status, "%s", text);
+}
+
+static keel_status lead(MPI_Comm comm, const keel_rank_table *own, const keel_rank_groups *groups,
+                        keel_whole_table *whole) {
+    keel_rank_table *tables = calloc(groups->count, sizeof *tables);
+    keel_status status = tell(comm, receive_counts(comm, groups, tables));
+    if (!status) {
+        for (uint32_t g = 1; g < groups->count; g++) receive_arrays(comm, (int)groups->leaders[g], &tables[g]);
+        tables[0] = *own;
+        status = tell(comm, keel_whole_table_open(tables, groups->leaders, groups->count, whole));
+    }
+    for (uint32_t g = 1; tables && g < groups->count; g++) keel_rank_table_close(&tables[g]);
+    free(tables);
+    return status;
+}
+
+static keel_status follow(MPI_Comm comm, bool leader, const keel_rank_table *own) {
+    const uint32_t counts[COUNTS] = {own->micro_count, own->site_count, own->scalar_count};
+    if (leader) MPI_Send(counts, COUNTS, MPI_UINT32_T, 0, TAG_COUNTS, comm);
+    const keel_status status = tell(comm, KEEL_OK);
+    if (status) return status;
+    if (leader) send_arrays(comm, own);
+    return tell(comm, KEEL_OK);
+}
+
+keel_status keel_site_agreement(MPI_Comm comm, const keel_rank_table *table, keel_whole_table *whole,
+                                keel_rank_groups *out) {
     int rank, size;
     MPI_Comm_rank(comm, &rank);
     MPI_Comm_size(comm, &size);
-    tables t = {.probe = probe, .plans = plans};
-    t.sites = keel_probe_site_count(probe);
-    t.count = 1 + t.sites + keel_probe_scalar_count(probe);
-    uint32_t count_of_0 = t.count;
-    int code = MPI_Bcast(&count_of_0, 1, MPI_UINT32_T, 0, comm);
-    if (code) return keel_fail(KEEL_ERR_COMM, "ranks cannot compare their sites: MPI error %d", code);
-
-    uint64_t *hashes = malloc(count_of_0 * sizeof *hashes);
-    const int unready = first_unready(comm, plans && hashes);
-    if (unready < size || !plans || !hashes) { // the last two are among the first
-        free(hashes);
-        if (!plans) return KEEL_ERR_COMM;
-        return keel_fail(KEEL_ERR_COMM, "rank %d cannot start its monitor; its own message says why", unready);
+    keel_rank_groups groups = {.leaders = calloc((size_t)size, sizeof *groups.leaders)};
+    uint64_t *hashes = malloc((size_t)size * sizeof *hashes);
+    if (table && (!hashes || !groups.leaders)) keel_fail(KEEL_ERR_MEMORY, "no memory for the tables of %d ranks", size);
+    keel_status status = keel_all_ready(comm, table && hashes && groups.leaders);
+    if (!status) {
+        const uint64_t mine = keel_rank_table_hash(table);
+        MPI_Allgather(&mine, 1, MPI_UINT64_T, hashes, 1, MPI_UINT64_T, comm);
+        find_groups(hashes, size, rank, &groups);
+        if (rank == 0)
+            status = lead(comm, table, &groups, whole);
+        else
+            status = follow(comm, groups.mine == (uint32_t)rank, table);
     }
-    if (rank == 0)
-        for (uint32_t i = 0; i < t.count; i++) hashes[i] = hash_item(&t, i);
-    MPI_Bcast(hashes, (int)count_of_0, MPI_UINT64_T, 0, comm);
-    struct {
-        long item;
-        int rank;
-    } mine = {first_difference(&t, hashes, count_of_0), rank}, first;
     free(hashes);
-    MPI_Allreduce(&mine, &first, 1, MPI_LONG_INT, MPI_MINLOC, comm);
-    if (first.item == LONG_MAX) return KEEL_OK;
+    if (status) {
+        keel_rank_groups_free(&groups);
+        return status;
+    }
+    *out = groups;
+    return KEEL_OK;
+}
 
-    char theirs[TEXT_BYTES] = "", of_0[TEXT_BYTES] = "";
-    if (rank == first.rank) describe_item(&t, (uint32_t)first.item, theirs);
-    if (rank == 0) describe_item(&t, (uint32_t)first.item, of_0);
-    MPI_Bcast(theirs, TEXT_BYTES, MPI_CHAR, first.rank, comm);
-    MPI_Bcast(of_0, TEXT_BYTES, MPI_CHAR, 0, comm);
-    return keel_fail(KEEL_ERR_USAGE, "rank %d registered %s where rank 0 registered %s", first.rank, theirs, of_0);
+void keel_rank_groups_free(keel_rank_groups *groups) {
+    free(groups->leaders);
+    *groups = (keel_rank_groups){0};
 }

@@ -405,14 +405,14 @@ static keel_status write_sites(hid_t file, const char *path, const keel_run_info
 }
 
 static keel_status write_scalar_names(hid_t file, const char *path, const keel_run_info *info) {
-    char(*names)[KEEL_SCALAR_NAME_BYTES] = calloc((size_t)info->scalar_count + 1, sizeof *names);
+    char(*names)[KEEL_STORED_SCALAR_BYTES] = calloc((size_t)info->scalar_count + 1, sizeof *names);
     if (!names) return keel_fail(KEEL_ERR_MEMORY, "%s: no memory for %u scalars", path, info->scalar_count);
     keel_status status = KEEL_OK;
     for (uint32_t i = 0; !status && i < info->scalar_count; i++)
         if (!keel_text_fit(names[i], sizeof names[i], info->scalar_names[i])) // cut, it could equal another
             status = keel_fail(KEEL_ERR_LIMIT, "%s: scalar %s: a name has at most %zu bytes", path,
                                info->scalar_names[i], sizeof names[i] - 1);
-    const hid_t type = status ? -1 : keel_h5_text_type(KEEL_SCALAR_NAME_BYTES);
+    const hid_t type = status ? -1 : keel_h5_text_type(KEEL_STORED_SCALAR_BYTES);
     if (!status) status = write_table(file, path, KEEL_PATH_SCALAR_NAMES, type, info->scalar_count, names);
     if (type >= 0) H5Tclose(type);
     free(names);

@@ -32,7 +32,7 @@ enum { KEEL_SCHEMA = 1 };
 #define KEEL_GROUP_STATS       "/stats"
 #define KEEL_GROUP_MICRO       "/micro"
 
-enum { KEEL_SCALAR_NAME_BYTES = 64, KEEL_ENUM_NAME_BYTES = 24, KEEL_DATASET_PATH_BYTES = 64 };
+enum { KEEL_STORED_SCALAR_BYTES = 64, KEEL_ENUM_NAME_BYTES = 24, KEEL_DATASET_PATH_BYTES = 64 };
 
 // ---- records: the same bytes in memory and in the file, so that HDF5 has nothing to convert ----
 

@@ -28,7 +28,7 @@ static keel_status read_sites(hid_t file, const char *path, keel_segment_tables 
 }
 
 static keel_status read_scalar_names(hid_t file, const char *path, keel_segment_tables *t) {
-    const hid_t type = keel_h5_text_type(KEEL_SCALAR_NAME_BYTES);
+    const hid_t type = keel_h5_text_type(KEEL_STORED_SCALAR_BYTES);
     if (type < 0) return keel_h5_fail(KEEL_ERR_MEMORY, path, "no record types");
     void *table = NULL;
     keel_status status =

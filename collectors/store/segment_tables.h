@@ -17,7 +17,7 @@ typedef struct keel_segment_tables {
     // Owned: what info points to.
     char *command, *config_yaml;
     keel_site_info *sites;
-    char (*names)[KEEL_SCALAR_NAME_BYTES];
+    char (*names)[KEEL_STORED_SCALAR_BYTES];
     const char **scalar_names;
     uint32_t *micro_sites;
 } keel_segment_tables;

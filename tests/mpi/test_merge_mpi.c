@@ -41,8 +41,7 @@ static void drive(void) {
 }
 
 static void reduce(keel_frame *frame) {
-    CHECK(merge.reduce(merge.context, frame, keel_frame_bytes(frame->scalar_count, frame->site_count, 0, 0)) ==
-          KEEL_OK);
+    CHECK(merge.reduce(merge.context, frame, NULL) == KEEL_OK);
     drive();
 }
 
@@ -240,9 +239,9 @@ static void test_orders_reach_everyone(void) {
 enum { AGREE_SITES = 200 };
 
 // What the last rank does otherwise than the others.
-typedef enum oddity { NONE, NAME, SHAPE, ONE_MORE, ONE_LESS, PLAN, SCALAR, NOT_STARTED } oddity;
+typedef enum oddity { NONE, NAME, SHAPE, ONE_MORE, ONE_LESS, PLAN, SCALAR, SCALAR_MERGE, MICROS, NOT_STARTED } oddity;
 
-static keel_status agree_with(oddity last) {
+static keel_status agree_with(oddity last, keel_whole_table *whole) {
     const oddity mine = check_rank == check_size - 1 ? last : NONE;
     keel_probe *probe;
     CHECK(keel_probe_open((uint32_t)check_rank, &probe) == KEEL_OK);
@@ -253,23 +252,35 @@ static keel_status agree_with(oddity last) {
         info.replica_index = (uint32_t)check_rank;
         info.replica_count = (uint32_t)check_size;
         snprintf(info.name, sizeof info.name, "layers.%u.weight%s", s, mine == NAME && s == 77 ? "s" : "");
-        if (mine == SHAPE && s == 78) info.shape[1] = 9;
+        if (mine == SHAPE && s >= 78) info.shape[1] = 9;
         keel_site *site;
         CHECK(keel_site_add(probe, &info, &site) == KEEL_OK);
     }
     uint32_t id;
-    CHECK(keel_scalar_add(probe, mine == SCALAR ? "los" : "loss", KEEL_SCALAR_FIRST, &id) == KEEL_OK);
+    CHECK(keel_scalar_add(probe, mine == SCALAR ? "los" : "loss",
+                          mine == SCALAR_MERGE ? KEEL_SCALAR_MAX : KEEL_SCALAR_FIRST, &id) == KEEL_OK);
+    if (mine == MICROS) keel_probe_set_micro_count(probe, 3);
     static keel_site_plan plans[AGREE_SITES + 1];
+    static uint64_t masks[AGREE_SITES + 1];
     memset(plans, 0, sizeof plans);
     if (mine == PLAN) plans[12].schedule.every = 7;
-    if (mine == NOT_STARTED) keel_fail(KEEL_ERR_CONFIG, "its own reason");
-    const keel_status status = merge.agree(merge.context, probe, mine == NOT_STARTED ? NULL : plans);
+    keel_rank_table table = {0};
+    if (mine == NOT_STARTED)
+        keel_fail(KEEL_ERR_CONFIG, "its own reason");
+    else
+        CHECK(keel_rank_table_open(probe, plans, masks, &table) == KEEL_OK);
+    *whole = (keel_whole_table){0};
+    const keel_status status = merge.agree(merge.context, mine == NOT_STARTED ? NULL : &table, whole);
+    keel_rank_table_close(&table);
     keel_probe_close(probe);
     return status;
 }
 
 static void check_disagreement(oddity last, const char *theirs, const char *of_0) {
-    const keel_status status = agree_with(last);
+    keel_whole_table whole;
+    const keel_status status = agree_with(last, &whole);
+    CHECK((status == KEEL_OK && check_rank == 0) == (whole.group_count > 0));
+    keel_whole_table_close(&whole);
     if (check_size == 1) return;
     CHECK(status == KEEL_ERR_USAGE);
     char start[64];
@@ -278,22 +289,38 @@ static void check_disagreement(oddity last, const char *theirs, const char *of_0
     CHECK(strstr(keel_error(), of_0));
 }
 
+static void check_agreement(oddity last, uint32_t groups, uint32_t sites, uint32_t scalars) {
+    keel_whole_table whole;
+    CHECK(agree_with(last, &whole) == KEEL_OK);
+    if (check_rank == 0 && check_size > 1) {
+        CHECK(whole.group_count == groups && whole.table.site_count == sites && whole.table.scalar_count == scalars);
+        for (uint32_t s = 0; s < sites; s++) CHECK(whole.table.sites[s].id == s);
+    }
+    keel_whole_table_close(&whole);
+}
+
 static void test_agreement_names_the_difference(void) {
-    CHECK(agree_with(NONE) == KEEL_OK);
-    check_disagreement(NAME, "site layers.77.weights (weight", "where rank 0 registered site layers.77.weight (weight");
+    check_agreement(NONE, 1, AGREE_SITES, 1);
     check_disagreement(SHAPE, "site layers.78.weight (weight, float32 [4x9]",
-                       "layers.78.weight (weight, float32 [4x8]");
+                       "where rank 0 registered site layers.78.weight (weight, float32 [4x8]");
     check_disagreement(PLAN, "site layers.12.weight", "every 0");
-    check_disagreement(ONE_MORE, "site layers.200.weight", "where rank 0 registered scalar loss");
-    check_disagreement(ONE_LESS, "scalar loss", "where rank 0 registered site layers.199.weight");
-    check_disagreement(SCALAR, "scalar los ", "where rank 0 registered scalar loss ");
+    check_disagreement(SCALAR_MERGE, "scalar loss (merge 1)", "where rank 0 registered scalar loss (merge 0)");
+    check_disagreement(MICROS, "3 micro-batches", "where rank 0 registered 1");
+    // What only some ranks have is no contradiction.
+    check_agreement(NAME, 2, AGREE_SITES + 1, 1);
+    check_agreement(ONE_MORE, 2, AGREE_SITES + 1, 1);
+    check_agreement(ONE_LESS, 2, AGREE_SITES, 1);
+    check_agreement(SCALAR, 2, AGREE_SITES, 2);
     if (check_size > 1) {
-        CHECK(agree_with(NOT_STARTED) == KEEL_ERR_COMM);
+        keel_whole_table whole;
+        CHECK(agree_with(NOT_STARTED, &whole) == KEEL_ERR_COMM);
         char expected[96];
         snprintf(expected, sizeof expected, "rank %d cannot start its monitor", check_size - 1);
         CHECK(strstr(keel_error(), check_rank == check_size - 1 ? "its own reason" : expected));
     }
-    CHECK(agree_with(NONE) == KEEL_OK); // a disagreement leaves nothing behind
+    check_agreement(NONE, 1, AGREE_SITES, 1); // a disagreement leaves nothing behind
+    CHECK(merge.confirm(merge.context, true) == KEEL_OK);
+    CHECK((merge.confirm(merge.context, check_rank != check_size - 1) == KEEL_OK) == false);
     check_say("agreement names the difference");
 }
 

@@ -35,11 +35,16 @@ typedef struct played {
     bool closed, closed_abandoned;
 } played;
 
-static keel_status play_agree(void *context, const keel_probe *probe, const keel_site_plan *plans) {
-    (void)probe;
+static keel_status play_agree(void *context, const keel_rank_table *table, keel_whole_table *whole) {
     played *p = context;
-    p->agreed = plans != NULL;
-    return plans ? KEEL_OK : KEEL_ERR_COMM;
+    p->agreed = table != NULL;
+    if (!table) return KEEL_ERR_COMM;
+    return p->table.rank == 0 ? keel_whole_table_open(table, &(uint32_t){0}, 1, whole) : KEEL_OK;
+}
+
+static keel_status play_confirm(void *context, bool ready) {
+    (void)context;
+    return ready ? KEEL_OK : KEEL_ERR_COMM;
 }
 
 static void begin_operation(played *p) {
@@ -61,11 +66,10 @@ static keel_status play_announce(void *context, keel_merge_order *order) {
     return KEEL_OK;
 }
 
-static keel_status play_reduce(void *context, keel_frame *frame, size_t bytes) {
+static keel_status play_reduce(void *context, keel_frame *frame, keel_frame *whole) {
     played *p = context;
     begin_operation(p);
-    assert_int_equal(
-        bytes, keel_frame_bytes(frame->scalar_count, frame->site_count, frame->micro_count, frame->micro_site_count));
+    assert_null(whole);
     p->reduced[p->reductions] = frame->step;
     p->reduced_n[p->reductions] = keel_frame_stats(frame)[RIG_WEIGHT].n;
     p->reductions++;
@@ -104,6 +108,7 @@ static void play(played *p, uint32_t rank, bool threaded) {
                             .size = 2,
                             .threaded = threaded,
                             .agree = play_agree,
+                            .confirm = play_confirm,
                             .announce = play_announce,
                             .reduce = play_reduce,
                             .test = play_test,

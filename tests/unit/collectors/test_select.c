@@ -55,7 +55,8 @@ static keel_status select_by(const char *select) {
         assert_int_equal(keel_site_add(probe, &sites[s], &site), KEEL_OK);
     }
     capture_log();
-    const keel_status status = keel_select(config, probe, true, chosen.plans, chosen.masks);
+    keel_status status = keel_select(config, probe, chosen.plans, chosen.masks);
+    if (!status) status = keel_select_warn(config, sites, SITES);
     keel_probe_close(probe);
     keel_monitor_config_free(config);
     return status;
