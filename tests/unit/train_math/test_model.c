@@ -9,151 +9,10 @@
 
 #include <cmocka.h>
 
+#include "tests/unit/train_math/plain_model.h"
 #include "tests/unit/train_math/watcher.h"
 
 static const keel_optimizer_config adamw = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
-
-// ---- the plain model: one sequence at a time, no tricks ----
-
-typedef struct plain {
-    const keel_model_config *config;
-    const keel_model *model;
-    const double *w; // flat
-    size_t c, d, heads, kv, f, v, t;
-    bool gpt2;
-} plain;
-
-// NULL if there is no such parameter.
-static const double *outer(const plain *m, const char *name) {
-    size_t count;
-    const keel_param *params = keel_model_params(m->model, &count);
-    for (size_t i = 0; i < count; i++)
-        if (!strcmp(params[i].name, name)) return m->w + params[i].offset;
-    return NULL;
-}
-
-static const double *inner(const plain *m, size_t layer, const char *name) {
-    char full[KEEL_SITE_NAME_BYTES];
-    snprintf(full, sizeof full, "layers.%zu.%s", layer, name);
-    return outer(m, full);
-}
-
-static void norm(const plain *m, double *y, const double *x, const double *weight, const double *bias) {
-    double mean = 0, square = 0;
-    if (m->gpt2)
-        for (size_t i = 0; i < m->c; i++) mean += x[i] / (double)m->c;
-    for (size_t i = 0; i < m->c; i++) square += (x[i] - mean) * (x[i] - mean) / (double)m->c;
-    double eps = m->gpt2 ? m->config->layer_norm_epsilon : m->config->rms_norm_eps;
-    for (size_t i = 0; i < m->c; i++) y[i] = (x[i] - mean) / sqrt(square + eps) * weight[i] + (bias ? bias[i] : 0);
-}
-
-static void linear(const plain *m, double *y, const double *x, size_t in, size_t out, const double *w,
-                   const double *b) {
-    for (size_t o = 0; o < out; o++) {
-        y[o] = b ? b[o] : 0;
-        for (size_t i = 0; i < in; i++) y[o] += x[i] * (m->gpt2 ? w[i * out + o] : w[o * in + i]);
-    }
-}
-
-static void rotate(const plain *m, double *x, size_t t) {
-    for (size_t i = 0; i < m->d / 2; i++) {
-        double angle = (double)t * pow(m->config->theta, -2.0 * (double)i / (double)m->d);
-        double a = x[i], b = x[i + m->d / 2];
-        x[i] = a * cos(angle) - b * sin(angle);
-        x[i + m->d / 2] = b * cos(angle) + a * sin(angle);
-    }
-}
-
-static void attend(const plain *m, double *core, const double *qkv, size_t e) {
-    double score[64];
-    for (size_t h = 0; h < m->heads; h++)
-        for (size_t t = 0; t < m->t; t++) {
-            const double *q = qkv + t * e + h * m->d;
-            size_t k_at = (m->heads + h / (m->heads / m->kv)) * m->d, v_at = k_at + m->kv * m->d;
-            double sum = 0;
-            for (size_t s = 0; s <= t; s++) {
-                double dot = 0;
-                for (size_t i = 0; i < m->d; i++) dot += q[i] * qkv[s * e + k_at + i];
-                score[s] = exp(dot / sqrt((double)m->d));
-                sum += score[s];
-            }
-            for (size_t i = 0; i < m->d; i++) {
-                double out = 0;
-                for (size_t s = 0; s <= t; s++) out += score[s] / sum * qkv[s * e + v_at + i];
-                core[t * m->c + h * m->d + i] = out;
-            }
-        }
-}
-
-static void mlp(const plain *m, double *y, const double *x, size_t layer) {
-    double up[512] = {0}, act[256];
-    if (m->gpt2) {
-        linear(m, up, x, m->c, m->f, inner(m, layer, "mlp.up.weight"), inner(m, layer, "mlp.up.bias"));
-        for (size_t i = 0; i < m->f; i++)
-            act[i] = 0.5 * up[i] * (1 + tanh(sqrt(2 / M_PI) * (up[i] + 0.044715 * up[i] * up[i] * up[i])));
-    } else {
-        linear(m, up, x, m->c, 2 * m->f, inner(m, layer, "mlp.gate_up.weight"), NULL);
-        for (size_t i = 0; i < m->f; i++) act[i] = up[i] / (1 + exp(-up[i])) * up[m->f + i];
-    }
-    linear(m, y, act, m->f, m->c, inner(m, layer, "mlp.down.weight"), inner(m, layer, "mlp.down.bias"));
-}
-
-static double sequence_loss(const plain *m, const uint32_t *tokens) {
-    enum { ROWS = 64, WIDTH = 512 };
-    static double x[ROWS * WIDTH], n[ROWS * WIDTH], qkv[ROWS * WIDTH], core[ROWS * WIDTH];
-    double y[WIDTH], logits[WIDTH], loss = 0;
-    size_t c = m->c, e = (m->heads + 2 * m->kv) * m->d;
-    for (size_t t = 0; t < m->t; t++)
-        for (size_t i = 0; i < c; i++) {
-            x[t * c + i] = outer(m, "embedding.weight")[tokens[t] * c + i];
-            if (m->gpt2) x[t * c + i] += outer(m, "position.weight")[t * c + i];
-        }
-    for (size_t l = 0; l < (size_t)m->config->num_layers; l++) {
-        for (size_t t = 0; t < m->t; t++) {
-            norm(m, n, x + t * c, inner(m, l, "norm1.weight"), inner(m, l, "norm1.bias"));
-            linear(m, qkv + t * e, n, c, e, inner(m, l, "attention.qkv.weight"), inner(m, l, "attention.qkv.bias"));
-            for (size_t h = 0; h < m->heads + m->kv && !m->gpt2; h++) rotate(m, qkv + t * e + h * m->d, t);
-        }
-        attend(m, core, qkv, e);
-        for (size_t t = 0; t < m->t; t++) {
-            linear(m, y, core + t * c, c, c, inner(m, l, "attention.out.weight"), inner(m, l, "attention.out.bias"));
-            for (size_t i = 0; i < c; i++) x[t * c + i] += y[i];
-            norm(m, n, x + t * c, inner(m, l, "norm2.weight"), inner(m, l, "norm2.bias"));
-            mlp(m, y, n, l);
-            for (size_t i = 0; i < c; i++) x[t * c + i] += y[i];
-        }
-    }
-    const double *head = outer(m, m->config->tie_word_embeddings ? "embedding.weight" : "head.weight");
-    for (size_t t = 0; t < m->t; t++) {
-        double sum = 0;
-        norm(m, n, x + t * c, outer(m, "final_norm.weight"), outer(m, "final_norm.bias"));
-        for (size_t o = 0; o < m->v; o++) {
-            logits[o] = 0;
-            for (size_t i = 0; i < c; i++) logits[o] += n[i] * head[o * c + i];
-            sum += exp(logits[o]);
-        }
-        loss += log(sum) - logits[tokens[t + 1]];
-    }
-    return loss;
-}
-
-static plain plain_of(const keel_model_config *config, const keel_model *model, const double *w) {
-    plain m = {.config = config, .model = model, .w = w, .gpt2 = config->model_type == KEEL_MODEL_GPT2};
-    m.c = (size_t)config->hidden_size;
-    m.heads = (size_t)config->num_heads;
-    m.kv = config->n_kv_heads ? (size_t)config->n_kv_heads : m.heads;
-    m.d = m.c / m.heads;
-    m.f = (size_t)config->intermediate_size;
-    m.v = (size_t)config->vocab_size;
-    m.t = (size_t)config->seq_length;
-    return m;
-}
-
-static double batch_loss(const plain *m, const uint32_t *tokens, size_t batch) {
-    double loss = 0;
-    for (size_t b = 0; b < batch; b++) loss += sequence_loss(m, tokens + b * (m->t + 1));
-    return loss;
-}
 
 // ---- the checks ----
 
@@ -170,10 +29,10 @@ static void check_config(const char *label, const keel_model_config *config, siz
     double *w = calloc(r.numel + 1, sizeof *w);
     assert_non_null(w);
     for (size_t i = 0; i < r.numel; i++) w[i] = (double)weights[i];
-    const plain m = plain_of(config, r.model, w);
+    const plain_model m = plain_of(config, r.model, w);
     const double scale = 0.25;
 
-    double loss, expected = batch_loss(&m, tokens, batch);
+    double loss, expected = plain_batch_loss(&m, tokens, batch);
     assert_int_equal(keel_model_forward(r.model, tokens, 1, NULL, &loss), KEEL_OK);
     if (fabs(loss - expected) > 1e-5 * expected) fail_msg("%s: loss %.9g, expected %.9g", label, loss, expected);
     // What is not written stays NaN.
@@ -197,9 +56,9 @@ static void check_config(const char *label, const keel_model_config *config, siz
                 params[p].offset + (size_t)((double)params[p].numel * (0.5 + 0.5 * (double)random_float(&state)));
             double before = w[i], h = 1e-4;
             w[i] = before + h;
-            double above = batch_loss(&m, tokens, batch);
+            double above = plain_batch_loss(&m, tokens, batch);
             w[i] = before - h;
-            double below = batch_loss(&m, tokens, batch);
+            double below = plain_batch_loss(&m, tokens, batch);
             w[i] = before;
             double slope = scale * (above - below) / (2 * h);
             if (fabs(slope - (double)r.grad[i]) > 2e-4 * (sqrt(square) + fabs(slope)) + 2e-6)

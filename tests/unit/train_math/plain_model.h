@@ -1,0 +1,182 @@
+// The model in float64, one row and one sequence at a time, no tricks: what the trainer's is compared with.
+#ifndef KEEL_TESTS_UNIT_TRAIN_MATH_PLAIN_MODEL_H
+#define KEEL_TESTS_UNIT_TRAIN_MATH_PLAIN_MODEL_H
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "train/model/model.h"
+
+enum { PLAIN_ROWS = 96, PLAIN_WIDTH = 512 }; // at most: positions of a sequence, widths and vocabulary
+
+typedef struct plain_model {
+    const keel_model_config *config;
+    const keel_model *model;
+    const double *w; // flat
+    size_t c, d, heads, kv, f, v, t;
+    size_t e; // of qkv
+    size_t u; // of what the activation function takes
+    bool gpt2;
+} plain_model;
+
+static inline plain_model plain_of(const keel_model_config *config, const keel_model *model, const double *w) {
+    plain_model m = {.config = config, .model = model, .w = w, .gpt2 = config->model_type == KEEL_MODEL_GPT2};
+    m.c = (size_t)config->hidden_size;
+    m.heads = (size_t)config->num_heads;
+    m.kv = config->n_kv_heads ? (size_t)config->n_kv_heads : m.heads;
+    m.d = m.c / m.heads;
+    m.f = (size_t)config->intermediate_size;
+    m.v = (size_t)config->vocab_size;
+    m.t = (size_t)config->seq_length;
+    m.e = (m.heads + 2 * m.kv) * m.d;
+    m.u = m.gpt2 ? m.f : 2 * m.f;
+    return m;
+}
+
+// NULL if there is no such parameter.
+static inline const double *plain_outer(const plain_model *m, const char *name) {
+    size_t count;
+    const keel_param *params = keel_model_params(m->model, &count);
+    for (size_t i = 0; i < count; i++)
+        if (!strcmp(params[i].name, name)) return m->w + params[i].offset;
+    return NULL;
+}
+
+static inline const double *plain_inner(const plain_model *m, size_t layer, const char *name) {
+    char full[KEEL_SITE_NAME_BYTES];
+    snprintf(full, sizeof full, "layers.%zu.%s", layer, name);
+    return plain_outer(m, full);
+}
+
+// POSITION NULL: none. Y [C] of one token.
+static inline void plain_embed(const plain_model *m, double *y, uint32_t token, size_t t, const double *table,
+                               const double *position) {
+    for (size_t i = 0; i < m->c; i++) y[i] = table[token * m->c + i] + (position ? position[t * m->c + i] : 0);
+}
+
+static inline void plain_norm(const plain_model *m, double *y, const double *x, const double *weight,
+                              const double *bias) {
+    double mean = 0, square = 0;
+    if (m->gpt2)
+        for (size_t i = 0; i < m->c; i++) mean += x[i] / (double)m->c;
+    for (size_t i = 0; i < m->c; i++) square += (x[i] - mean) * (x[i] - mean) / (double)m->c;
+    double eps = m->gpt2 ? m->config->layer_norm_epsilon : m->config->rms_norm_eps;
+    for (size_t i = 0; i < m->c; i++) y[i] = (x[i] - mean) / sqrt(square + eps) * weight[i] + (bias ? bias[i] : 0);
+}
+
+static inline void plain_linear(const plain_model *m, double *y, const double *x, size_t in, size_t out,
+                                const double *w, const double *b) {
+    for (size_t o = 0; o < out; o++) {
+        y[o] = b ? b[o] : 0;
+        for (size_t i = 0; i < in; i++) y[o] += x[i] * (m->gpt2 ? w[i * out + o] : w[o * in + i]);
+    }
+}
+
+static inline void plain_rotate(const plain_model *m, double *x, size_t t) {
+    for (size_t i = 0; i < m->d / 2; i++) {
+        double angle = (double)t * pow(m->config->theta, -2.0 * (double)i / (double)m->d);
+        double a = x[i], b = x[i + m->d / 2];
+        x[i] = a * cos(angle) - b * sin(angle);
+        x[i + m->d / 2] = b * cos(angle) + a * sin(angle);
+    }
+}
+
+// CORE [T, C] of a sequence's QKV [T, E], not yet rotated.
+static inline void plain_attend(const plain_model *m, double *core, const double *qkv) {
+    static double turned[PLAIN_ROWS * PLAIN_WIDTH];
+    double score[PLAIN_ROWS];
+    memcpy(turned, qkv, m->t * m->e * sizeof *turned);
+    for (size_t t = 0; t < m->t && !m->gpt2; t++)
+        for (size_t h = 0; h < m->heads + m->kv; h++) plain_rotate(m, turned + t * m->e + h * m->d, t);
+    for (size_t h = 0; h < m->heads; h++)
+        for (size_t t = 0; t < m->t; t++) {
+            const double *q = turned + t * m->e + h * m->d;
+            size_t k_at = (m->heads + h / (m->heads / m->kv)) * m->d, v_at = k_at + m->kv * m->d;
+            double sum = 0;
+            for (size_t s = 0; s <= t; s++) {
+                double dot = 0;
+                for (size_t i = 0; i < m->d; i++) dot += q[i] * turned[s * m->e + k_at + i];
+                score[s] = exp(dot / sqrt((double)m->d));
+                sum += score[s];
+            }
+            for (size_t i = 0; i < m->d; i++) {
+                double out = 0;
+                for (size_t s = 0; s <= t; s++) out += score[s] / sum * turned[s * m->e + v_at + i];
+                core[t * m->c + h * m->d + i] = out;
+            }
+        }
+}
+
+// ACT [F] of UP [U]: GELU (tanh), or SwiGLU of gate and up side by side.
+static inline void plain_activate(const plain_model *m, double *act, const double *up) {
+    for (size_t i = 0; i < m->f; i++)
+        act[i] = m->gpt2 ? 0.5 * up[i] * (1 + tanh(sqrt(2 / M_PI) * (up[i] + 0.044715 * up[i] * up[i] * up[i])))
+                         : up[i] / (1 + exp(-up[i])) * up[m->f + i];
+}
+
+// LOGITS [V] of the last norm's output. HEAD [V, C].
+static inline void plain_logits(const plain_model *m, double *logits, const double *x, const double *head) {
+    for (size_t o = 0; o < m->v; o++) {
+        logits[o] = 0;
+        for (size_t i = 0; i < m->c; i++) logits[o] += x[i] * head[o * m->c + i];
+    }
+}
+
+static inline double plain_cross_entropy(const plain_model *m, const double *logits, uint32_t target) {
+    double sum = 0;
+    for (size_t o = 0; o < m->v; o++) sum += exp(logits[o]);
+    return log(sum) - logits[target];
+}
+
+static inline const double *plain_head(const plain_model *m) {
+    return plain_outer(m, m->config->tie_word_embeddings ? "embedding.weight" : "head.weight");
+}
+
+static inline void plain_mlp(const plain_model *m, double *y, const double *x, size_t layer) {
+    double up[PLAIN_WIDTH] = {0}, act[PLAIN_WIDTH];
+    const char *name = m->gpt2 ? "mlp.up.weight" : "mlp.gate_up.weight";
+    plain_linear(m, up, x, m->c, m->u, plain_inner(m, layer, name), plain_inner(m, layer, "mlp.up.bias"));
+    plain_activate(m, act, up);
+    plain_linear(m, y, act, m->f, m->c, plain_inner(m, layer, "mlp.down.weight"),
+                 plain_inner(m, layer, "mlp.down.bias"));
+}
+
+// Sum of cross entropy of TOKENS [T + 1].
+static inline double plain_sequence_loss(const plain_model *m, const uint32_t *tokens) {
+    static double x[PLAIN_ROWS * PLAIN_WIDTH], qkv[PLAIN_ROWS * PLAIN_WIDTH], core[PLAIN_ROWS * PLAIN_WIDTH];
+    double n[PLAIN_WIDTH], y[PLAIN_WIDTH], logits[PLAIN_WIDTH], loss = 0;
+    size_t c = m->c;
+    for (size_t t = 0; t < m->t; t++)
+        plain_embed(m, x + t * c, tokens[t], t, plain_outer(m, "embedding.weight"), plain_outer(m, "position.weight"));
+    for (size_t l = 0; l < (size_t)m->config->num_layers; l++) {
+        for (size_t t = 0; t < m->t; t++) {
+            plain_norm(m, n, x + t * c, plain_inner(m, l, "norm1.weight"), plain_inner(m, l, "norm1.bias"));
+            plain_linear(m, qkv + t * m->e, n, c, m->e, plain_inner(m, l, "attention.qkv.weight"),
+                         plain_inner(m, l, "attention.qkv.bias"));
+        }
+        plain_attend(m, core, qkv);
+        for (size_t t = 0; t < m->t; t++) {
+            plain_linear(m, y, core + t * c, c, c, plain_inner(m, l, "attention.out.weight"),
+                         plain_inner(m, l, "attention.out.bias"));
+            for (size_t i = 0; i < c; i++) x[t * c + i] += y[i];
+            plain_norm(m, n, x + t * c, plain_inner(m, l, "norm2.weight"), plain_inner(m, l, "norm2.bias"));
+            plain_mlp(m, y, n, l);
+            for (size_t i = 0; i < c; i++) x[t * c + i] += y[i];
+        }
+    }
+    for (size_t t = 0; t < m->t; t++) {
+        plain_norm(m, n, x + t * c, plain_outer(m, "final_norm.weight"), plain_outer(m, "final_norm.bias"));
+        plain_logits(m, logits, n, plain_head(m));
+        loss += plain_cross_entropy(m, logits, tokens[t + 1]);
+    }
+    return loss;
+}
+
+static inline double plain_batch_loss(const plain_model *m, const uint32_t *tokens, size_t batch) {
+    double loss = 0;
+    for (size_t b = 0; b < batch; b++) loss += plain_sequence_loss(m, tokens + b * (m->t + 1));
+    return loss;
+}
+
+#endif
