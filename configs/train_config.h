@@ -107,6 +107,7 @@ typedef struct keel_parallel_config { // parallel_config
     int64_t pipeline_stage;           // 1
     int64_t expert_parallel;          // divides data_parallel; 1
     int64_t bucket_bytes;             // gradient bucket; 4 MiB
+    bool enable_parallel_optimizer;   // optimizer states and update shared out over the data-parallel ranks; false
     int grad_reduce_dtype; // keel_precision of the gradients' sums over ranks; float32. With one rank there is
                            // no sum, and it changes nothing
 } keel_parallel_config;

@@ -118,7 +118,10 @@ static keel_status open_watched(bench *x, uint32_t fields, watched *w) {
     if (status != KEEL_OK) return status;
     keel_probe_set_backend(w->probe, &backend);
     status = keel_taps_open(w->probe, 0, NULL, 0, &w->taps);
-    if (status == KEEL_OK) status = keel_optimizer_open(&adamw, x->model, w->taps, &x->mesh, &w->optimizer);
+    if (status == KEEL_OK)
+        status = keel_optimizer_open(
+            &(keel_optimizer_plan){.config = &adamw, .model = x->model, .taps = w->taps, .zero = &x->zero},
+            &w->optimizer);
     if (status == KEEL_OK) status = keel_probe_start(w->probe);
     return status;
 }

@@ -68,7 +68,7 @@ static keel_status compute(const replayer *r, uint64_t step, uint64_t position, 
     if (!status) status = keel_buckets_finish(trainer->buckets, &waited);
     if (status) return status;
     value[0] = sum / tokens;
-    value[1] = keel_optimizer_grad_norm(trainer->optimizer, keel_buckets_gradient(trainer->buckets));
+    value[1] = keel_optimizer_local_norm(trainer->optimizer, keel_buckets_gradient(trainer->buckets));
     return KEEL_OK;
 }
 

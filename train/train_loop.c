@@ -73,24 +73,23 @@ static void fill_control(keel_trainer *trainer, keel_status status, outcome *out
     control[KEEL_CONTROL_CRITICALS] = health.open_criticals;
 }
 
-static void update_weights(keel_trainer *trainer, uint64_t step, outcome *out) {
+static keel_status update_weights(keel_trainer *trainer, uint64_t step, outcome *out) {
     const keel_wrapper_config *wrapper = &trainer->config->wrapper;
     keel_progress *progress = &trainer->progress;
     out->lr = keel_faults_learning_rate(&trainer->faults, step, keel_lr_at(&trainer->config->lr, progress->update + 1));
     if (out->skipped) {
         if (!out->overflow) progress->skipped_in_row++;
         keel_optimizer_skip(trainer->optimizer);
-        return;
+        return KEEL_OK;
     }
     out->clip_factor = wrapper->use_clip_grad ? keel_clip_factor(out->grad_norm, wrapper->max_grad_norm) : 1;
     progress->skipped_in_row = 0;
     progress->update++;
-    if (keel_faults_skip_update(&trainer->faults, step)) {
-        keel_optimizer_skip(trainer->optimizer);
-        return;
-    }
-    keel_optimizer_step(trainer->optimizer, keel_buckets_gradient(trainer->buckets),
-                        &(keel_update){.lr = out->lr, .clip_factor = out->clip_factor, .update = progress->update});
+    return keel_optimizer_step(trainer->optimizer, keel_buckets_gradient(trainer->buckets),
+                               &(keel_update){.lr = out->lr,
+                                              .clip_factor = out->clip_factor,
+                                              .update = progress->update,
+                                              .leave = keel_faults_skip_update(&trainer->faults, step)});
 }
 
 static void set_scalar(const keel_trainer *trainer, keel_trainer_scalar scalar, double value) {
@@ -151,7 +150,10 @@ static keel_status run_step(keel_trainer *trainer, outcome *out) {
     if (keel_taps_arm(trainer->taps, step)) end.flags |= KEEL_STEP_FAULT;
 
     keel_status status = forward_backward(trainer, step, out);
-    if (!status) out->grad_norm = keel_optimizer_grad_norm(trainer->optimizer, keel_buckets_gradient(trainer->buckets));
+    // A rank that fails takes part here too.
+    const keel_status measured = keel_optimizer_grad_norm(
+        trainer->optimizer, keel_buckets_gradient(trainer->buckets), &out->grad_norm);
+    if (!status) status = measured;
     fill_control(trainer, status, out);
     const keel_status told = keel_all_reduce(trainer->control, out->control);
     if (told) return told;
@@ -163,7 +165,8 @@ static keel_status run_step(keel_trainer *trainer, outcome *out) {
                     isfinite(out->control[KEEL_CONTROL_LOSS_SUM]);
     if (out->skipped) end.flags |= KEEL_STEP_SKIPPED;
     if (out->overflow) end.flags |= KEEL_STEP_OVERFLOW;
-    update_weights(trainer, step, out);
+    status = update_weights(trainer, step, out);
+    if (status) return status;
     end_step(trainer, &end, out, began);
     return KEEL_OK;
 }

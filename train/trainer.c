@@ -154,18 +154,25 @@ static keel_status open_model(keel_trainer *trainer) {
                                                     .collectives = trainer->collectives},
                                  &trainer->model);
     if (!status)
+        status = keel_zero_open(trainer->model, &trainer->mesh, (size_t)config->parallel.bucket_bytes,
+                                config->parallel.enable_parallel_optimizer, &trainer->zero);
+    if (!status)
         status = keel_buckets_open(&(keel_buckets_plan){.model = trainer->model,
                                                         .accumulation = accumulation,
-                                                        .bucket_bytes = (size_t)config->parallel.bucket_bytes,
+                                                        .zero = &trainer->zero,
                                                         .precision = (keel_precision)config->parallel.grad_reduce_dtype,
                                                         .mesh = &trainer->mesh,
                                                         .taps = trainer->taps,
                                                         .collectives = trainer->collectives},
                                    &trainer->buckets);
-    if (!status) status = open_control(trainer);
     if (!status)
-        status =
-            keel_optimizer_open(&config->optimizer, trainer->model, trainer->taps, &trainer->mesh, &trainer->optimizer);
+        status = keel_optimizer_open(&(keel_optimizer_plan){.config = &config->optimizer,
+                                                            .model = trainer->model,
+                                                            .taps = trainer->taps,
+                                                            .zero = &trainer->zero,
+                                                            .collectives = trainer->collectives},
+                                     &trainer->optimizer);
+    if (!status) status = open_control(trainer);
     size_t params = 0;
     if (!status) (void)keel_model_params(trainer->model, &params);
     for (size_t i = 0; i < params; i++)
@@ -307,6 +314,7 @@ void keel_trainer_close(keel_trainer *trainer) {
     keel_sequences_close(&trainer->own_sequences);
     keel_optimizer_close(trainer->optimizer);
     keel_buckets_close(trainer->buckets);
+    keel_zero_close(&trainer->zero);
     keel_collectives_close(trainer->collectives);
     if (trainer->control_op != MPI_OP_NULL) MPI_Op_free(&trainer->control_op);
     keel_model_close(trainer->model);

@@ -51,6 +51,7 @@ struct keel_trainer {
     keel_collectives *collectives;
     keel_collective *control;
     MPI_Op control_op;
+    keel_zero zero;
     keel_buckets *buckets;
     keel_sequences own_sequences; // shards opened here; zeros where the caller gave its own
     keel_loader loader;

@@ -2,281 +2,20 @@
 // are updated and observed.
 #include <float.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "train/optim/groups.h"
-#include "train/optim/optimizer.h"
-#include "train/tensor/arena.h"
+#include "train/optim/optimizer_state.h"
 #include "train/tensor/vector.h"
 
-// Elements of a block: what one touches of weight, gradient, both states, update and direction, and the next one that
-// is fetched meanwhile, fit in L1. LINE: of a cache line.
-enum { BLOCK = 1024, LINE = 16 };
-
-enum { EXP_AVG, EXP_AVG_SQ, DIRECTION, UPDATE, WEIGHT, STEP_TAPS }; // in the order of the data flow
-static const keel_quantity quantities[STEP_TAPS] = {
-    [EXP_AVG] = KEEL_EXP_AVG, [EXP_AVG_SQ] = KEEL_EXP_AVG_SQ, [DIRECTION] = KEEL_ADAM_DIRECTION,
-    [UPDATE] = KEEL_UPDATE,   [WEIGHT] = KEEL_WEIGHT,
+enum { BLOCK = KEEL_OPTIM_BLOCK, LINE = 16 }; // LINE: elements of a cache line
+enum {
+    EXP_AVG = KEEL_STEP_EXP_AVG,
+    EXP_AVG_SQ = KEEL_STEP_EXP_AVG_SQ,
+    DIRECTION = KEEL_STEP_DIRECTION,
+    UPDATE = KEEL_STEP_UPDATE,
+    WEIGHT = KEEL_STEP_WEIGHT,
+    STEP_TAPS = KEEL_STEP_TAPS
 };
-
-typedef struct param_taps {
-    keel_tap *grad;
-    keel_tap *step[STEP_TAPS];
-    keel_tap *rms;
-} param_taps;
-
-typedef struct block {
-    uint32_t param;
-    uint32_t n;
-    size_t offset; // in the flat buffers
-} block;
-
-// What a thread has seen of the parameter at hand. A parameter that lies in several threads' shares waits for the end
-// of the pass, where the records are added in the threads' order.
-typedef struct watch {
-    // Threads write to their own all the time: they must not share a line, nor the neighbour that is fetched with it.
-    _Alignas(2 * LINE * sizeof(float)) keel_block now[STEP_TAPS];
-    keel_block waiting[2][STEP_TAPS]; // of the first and the last parameter of the share
-    keel_tap *const *taps[2];         // of WAITING; NULL: none wait
-    float *update, *direction;        // [BLOCK]
-} watch;
-
-struct keel_optimizer {
-    keel_optimizer_config config;
-    const keel_param *params;
-    size_t param_count;
-    size_t numel;
-    float *weights;
-    keel_groups groups;
-    param_taps *taps; // [parameter]
-    block *blocks;
-    size_t block_count;
-    double *block_sums;  // [block] of squares of the gradient, then of what RMS_t is the mean of
-    double *group_sums;  // [group]
-    float *group_clip;   // [group]
-    size_t *first_block; // [threads + 1] shares of the threads
-    int threads;
-    watch *watches; // [threads]
-    keel_arena arena;
-    keel_optimizer_state states[2];
-};
-
-static keel_status add_taps(keel_optimizer *o, keel_taps *taps, const keel_mesh *mesh) {
-    for (size_t i = 0; i < o->param_count; i++) {
-        const keel_param *p = &o->params[i];
-        keel_site_info info = {.dtype = KEEL_F32};
-        keel_param_describe(p, mesh, &info);
-        info.quantity = KEEL_GRAD_REDUCED;
-        info.phase = KEEL_PHASE_REDUCTION;
-        info.order = KEEL_ORDER_GRAD_REDUCED + (uint32_t)(o->param_count - 1 - i);
-        keel_status status = keel_taps_add(taps, &info, &o->taps[i].grad);
-        info.phase = KEEL_PHASE_OPTIMIZER;
-        for (uint32_t q = 0; q < STEP_TAPS && status == KEEL_OK; q++) {
-            info.quantity = quantities[q];
-            info.order = (uint32_t)i * STEP_TAPS + q;
-            status = keel_taps_add(taps, &info, &o->taps[i].step[q]);
-        }
-        if (status != KEEL_OK) return status;
-        info.quantity = KEEL_ADAM_RMS;
-        info.ndim = 1;
-        info.shape[0] = info.numel = 1;
-        status = keel_taps_add(taps, &info, &o->taps[i].rms);
-        if (status != KEEL_OK) return status;
-    }
-    return KEEL_OK;
-}
-
-static void cut_blocks(keel_optimizer *o) {
-    size_t k = 0;
-    for (size_t i = 0; i < o->param_count; i++)
-        for (size_t at = 0; at < o->params[i].numel; at += BLOCK, k++) {
-            size_t rest = o->params[i].numel - at;
-            o->blocks[k] = (block){(uint32_t)i, (uint32_t)(rest < BLOCK ? rest : BLOCK), o->params[i].offset + at};
-        }
-    // Shares of equal numbers of elements.
-    size_t b = 0;
-    for (size_t t = 0; t < (size_t)o->threads; t++) {
-        size_t begin = o->numel / (size_t)o->threads * t;
-        while (b < o->block_count && o->blocks[b].offset < begin) b++;
-        o->first_block[t] = b;
-    }
-    o->first_block[o->threads] = o->block_count;
-}
-
-static void plan(keel_optimizer *o) {
-    o->states[0] = (keel_optimizer_state){"exp_avg", keel_arena_take(&o->arena, o->numel)};
-    o->states[1] = (keel_optimizer_state){"exp_avg_sq", keel_arena_take(&o->arena, o->numel)};
-    for (int t = 0; t < o->threads; t++) {
-        o->watches[t].update = keel_arena_take(&o->arena, BLOCK);
-        o->watches[t].direction = keel_arena_take(&o->arena, BLOCK);
-        // Who observes a block reads ahead of it: not into what another thread writes.
-        (void)keel_arena_take(&o->arena, BLOCK);
-    }
-}
-
-keel_status keel_optimizer_open(const keel_optimizer_config *config, keel_model *model, keel_taps *taps,
-                                const keel_mesh *mesh, keel_optimizer **optimizer) {
-    size_t param_count;
-    const keel_param *params = keel_model_params(model, &param_count);
-    if (!param_count) return keel_fail(KEEL_ERR_USAGE, "an optimizer of a model without parameters");
-    keel_optimizer *o = calloc(1, sizeof *o);
-    if (!o) return keel_fail(KEEL_ERR_MEMORY, "no memory for the optimizer");
-    o->config = *config;
-    o->params = params;
-    o->param_count = param_count;
-    o->numel = keel_model_numel(model);
-    o->weights = keel_model_weights(model);
-    o->threads = keel_taps_threads(taps);
-    for (size_t i = 0; i < o->param_count; i++) o->block_count += (o->params[i].numel + BLOCK - 1) / BLOCK;
-    size_t threads = (size_t)o->threads;
-    o->taps = calloc(param_count, sizeof *o->taps);
-    o->blocks = calloc(o->block_count, sizeof *o->blocks);
-    o->block_sums = calloc(o->block_count, sizeof *o->block_sums);
-    o->first_block = calloc(threads + 1, sizeof *o->first_block);
-    o->watches = aligned_alloc(_Alignof(watch), threads * sizeof *o->watches);
-    o->group_sums = calloc(config->group_count + 1, sizeof *o->group_sums);
-    o->group_clip = calloc(config->group_count + 1, sizeof *o->group_clip);
-    keel_status status = KEEL_OK;
-    if (!o->taps || !o->blocks || !o->block_sums || !o->first_block || !o->watches || !o->group_sums || !o->group_clip)
-        status = keel_fail(KEEL_ERR_MEMORY, "no memory for the optimizer");
-    if (o->watches) memset(o->watches, 0, threads * sizeof *o->watches);
-    if (status == KEEL_OK) status = keel_groups_open(config, o->params, o->param_count, &o->groups);
-    if (status == KEEL_OK) status = add_taps(o, taps, mesh);
-    if (status == KEEL_OK) {
-        // Beside the weights, the first piece of the model, and the gradients, the first of another arena.
-        o->arena.pieces = o->arena.first = 1;
-        plan(o);
-        status = keel_arena_allocate(&o->arena);
-    }
-    if (status != KEEL_OK) {
-        keel_optimizer_close(o);
-        return status;
-    }
-    plan(o);
-    cut_blocks(o);
-    *optimizer = o;
-    return KEEL_OK;
-}
-
-void keel_optimizer_close(keel_optimizer *optimizer) {
-    if (!optimizer) return;
-    keel_groups_close(&optimizer->groups);
-    keel_arena_free(&optimizer->arena);
-    free(optimizer->taps);
-    free(optimizer->blocks);
-    free(optimizer->block_sums);
-    free(optimizer->first_block);
-    free(optimizer->watches);
-    free(optimizer->group_sums);
-    free(optimizer->group_clip);
-    free(optimizer);
-}
-
-const keel_optimizer_state *keel_optimizer_states(keel_optimizer *optimizer, size_t *count) {
-    *count = 2;
-    return optimizer->states;
-}
-
-size_t keel_optimizer_bytes(const keel_optimizer *optimizer) {
-    return optimizer->arena.size;
-}
-
-// ---- observation by parameter within a thread's share of the blocks ----
-
-static void watch_begin(watch *w, keel_tap *const *taps, size_t count) {
-    for (size_t q = 0; q < count; q++) keel_block_begin(&w->now[q], taps[q]->site);
-}
-
-// The parameter of blocks [FROM, TO) of the share [BEGIN, END) is over: it is recorded at once, or waits where other
-// threads hold parts of it.
-static void watch_end(const keel_optimizer *o, watch *w, keel_tap *const *taps, size_t count, size_t from, size_t to,
-                      size_t begin, size_t end) {
-    uint32_t param = o->blocks[from].param;
-    bool before = from == begin && begin > 0 && o->blocks[begin - 1].param == param;
-    bool after = to == end && end < o->block_count && o->blocks[end].param == param;
-    if (!before && !after) {
-        for (size_t q = 0; q < count; q++) keel_block_end_both(&w->now[q], keel_tap_other(taps[q]));
-        return;
-    }
-    size_t slot = before ? 0 : 1;
-    memcpy(w->waiting[slot], w->now, count * sizeof *w->now);
-    w->taps[slot] = taps;
-}
-
-static void end_waiting(keel_optimizer *o, size_t count) {
-    for (int t = 0; t < o->threads; t++)
-        for (size_t slot = 0; slot < 2; slot++) {
-            watch *w = &o->watches[t];
-            keel_tap *const *taps = w->taps[slot];
-            for (size_t q = 0; q < count && taps; q++)
-                keel_block_end_both(&w->waiting[slot][q], keel_tap_other(taps[q]));
-            w->taps[slot] = NULL;
-        }
-}
-
-// ---- the norm of the gradient ----
-
-// In float64, by lanes and then lane by lane: the order does not depend on threads.
-static double sum_of_squares(const float *x, size_t n) {
-    enum { WIDE = KEEL_LANES / 2, SUMS = 4 };
-    keel_vec64 lanes[SUMS] = {{0}};
-    size_t i = 0;
-    for (; i + SUMS * WIDE <= n; i += SUMS * WIDE)
-        for (size_t k = 0; k < SUMS; k++) {
-            keel_vec64 y = keel_vec64_load(x + i + k * WIDE);
-            lanes[k] += y * y;
-        }
-    const keel_vec64 all = (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
-    double sum = 0;
-    for (size_t k = 0; k < WIDE; k++) sum += all[k];
-    for (; i < n; i++) sum += (double)x[i] * (double)x[i];
-    return sum;
-}
-
-static void prefetch_block(const float *x) {
-    for (size_t i = 0; i < BLOCK; i += LINE) __builtin_prefetch(x + i, 0, 2);
-}
-
-static void norm_share(keel_optimizer *o, float *grad, int thread) {
-    watch *w = &o->watches[thread];
-    size_t begin = o->first_block[thread], end = o->first_block[thread + 1];
-    for (size_t from = begin, to; from < end; from = to) {
-        uint32_t param = o->blocks[from].param;
-        keel_tap *tap = o->taps[param].grad;
-        watch_begin(w, &o->taps[param].grad, 1);
-        for (to = from; to < end && o->blocks[to].param == param; to++) {
-            const block *b = &o->blocks[to];
-            if (tap->armed) keel_tap_strike(tap, grad + b->offset, b->offset - o->params[param].offset, b->n);
-            o->block_sums[to] = sum_of_squares(grad + b->offset, b->n);
-            if (w->now[0].site) prefetch_block(grad + b->offset + BLOCK);
-            keel_block_add(&w->now[0], grad + b->offset, b->n);
-        }
-        watch_end(o, w, &o->taps[param].grad, 1, from, to, begin, end);
-    }
-}
-
-keel_tap *keel_optimizer_grad_tap(keel_optimizer *optimizer, size_t param) {
-    return optimizer->taps[param].grad;
-}
-
-double keel_optimizer_grad_norm(keel_optimizer *optimizer, float *grad) {
-    keel_optimizer *o = optimizer;
-#pragma omp parallel for schedule(static, 1) num_threads(o->threads)
-    for (int thread = 0; thread < o->threads; thread++) norm_share(o, grad, thread);
-    end_waiting(o, 1);
-    for (size_t i = 0; i < o->param_count; i++) keel_tap_over(o->taps[i].grad);
-    double total = 0;
-    for (size_t g = 0; g < o->groups.count; g++) o->group_sums[g] = 0;
-    for (size_t b = 0; b < o->block_count; b++) {
-        total += o->block_sums[b];
-        o->group_sums[o->groups.of_param[o->blocks[b].param]] += o->block_sums[b];
-    }
-    return sqrt(total);
-}
-
-// ---- the update ----
 
 typedef struct coefficients {
     float clip, beta1, rest1, beta2, rest2; // rest: 1 - beta
@@ -387,7 +126,7 @@ static void prefetch_next(const block_data *p, size_t q) {
 }
 
 // A fault at tap Q strikes what the optimizer writes, and what is made of it as well.
-static void strike_block(const keel_optimizer *o, const keel_tap *tap, size_t q, const block *b,
+static void strike_block(const keel_optimizer *o, const keel_tap *tap, size_t q, const keel_optim_block *b,
                          float *const data[STEP_TAPS]) {
     const size_t at = b->offset - o->params[b->param].offset;
     float *weight = data[WEIGHT], *change = data[UPDATE];
@@ -399,7 +138,7 @@ static void strike_block(const keel_optimizer *o, const keel_tap *tap, size_t q,
         keel_tap_strike(tap, data[later], at, b->n);
 }
 
-static void observe_block(keel_optimizer *o, watch *w, const block *b, const block_data *p) {
+static void observe_block(keel_optimizer *o, keel_watch *w, const keel_optim_block *b, const block_data *p) {
     keel_tap *const *taps = o->taps[b->param].step;
     float *const data[STEP_TAPS] = {
         [EXP_AVG] = p->exp_avg, [EXP_AVG_SQ] = p->exp_avg_sq, [DIRECTION] = p->direction,
@@ -413,44 +152,48 @@ static void observe_block(keel_optimizer *o, watch *w, const block *b, const blo
     }
 }
 
-static bool asked_for(const keel_tap *tap) {
-    return tap->site->active & KEEL_FIELDS_BASE;
-}
-
-static void update_share(keel_optimizer *o, const float *grad, const keel_update *update, int thread) {
-    watch *w = &o->watches[thread];
-    size_t begin = o->first_block[thread], end = o->first_block[thread + 1];
+static void update_share(keel_optimizer *o, const float *grad, const keel_update *update, const keel_optim_pass *pass,
+                         int thread) {
+    keel_watch *w = &o->watches[thread];
+    const size_t begin = pass->first_block[thread], end = pass->first_block[thread + 1];
     for (size_t from = begin, to; from < end; from = to) {
         uint32_t param = o->blocks[from].param;
         const coefficients k = coefficients_of(o, param, update);
-        const bool rms = asked_for(o->taps[param].rms);
-        watch_begin(w, o->taps[param].step, STEP_TAPS);
+        const bool rms = keel_optim_asked(o->taps[param].rms);
+        keel_watch_begin(w, o->taps[param].step, STEP_TAPS);
         for (to = from; to < end && o->blocks[to].param == param; to++) {
-            const block *b = &o->blocks[to];
+            const keel_optim_block *b = &o->blocks[to];
             const block_data p = {
                 .weight = o->weights + b->offset,
                 .grad = grad + b->offset,
-                .exp_avg = o->states[0].data + b->offset,
-                .exp_avg_sq = o->states[1].data + b->offset,
-                .direction = w->direction,
-                .change = w->update,
+                .exp_avg = o->states[0].data + b->at,
+                .exp_avg_sq = o->states[1].data + b->at,
+                .direction = o->directions[thread],
+                .change = o->updates[thread],
             };
             o->block_sums[to] = update_block(rms, &p, b->n, &k);
             observe_block(o, w, b, &p);
         }
-        watch_end(o, w, o->taps[param].step, STEP_TAPS, from, to, begin, end);
+        keel_optim_watch_end(o, pass, thread, o->taps[param].step, STEP_TAPS, from, to);
     }
 }
 
 // From the sums that the update has left of each block.
-static void observe_rms(keel_optimizer *o) {
-    for (size_t k = 0; k < o->block_count;) {
+static keel_status observe_rms(keel_optimizer *o) {
+    if (o->rms && !o->rms_everywhere) return KEEL_OK; // who is not asked has no sums
+    memset(o->rms_sums, 0, o->param_count * sizeof *o->rms_sums);
+    for (size_t k = 0; k < o->block_count; k++) {
         const uint32_t param = o->blocks[k].param;
-        double sum = 0;
-        for (; k < o->block_count && o->blocks[k].param == param; k++) sum += o->block_sums[k];
-        float value = (float)sqrt(sum / (double)o->params[param].numel);
-        if (asked_for(o->taps[param].rms)) keel_tap_at(o->taps[param].rms, &value, 1);
+        if (o->counts[param]) o->rms_sums[param] += o->block_sums[k];
     }
+    const keel_status status = o->rms ? keel_all_reduce(o->rms, o->rms_sums) : KEEL_OK;
+    if (status) return status;
+    for (size_t i = 0; i < o->param_count; i++) {
+        keel_tap *tap = o->taps[i].rms;
+        float value = (float)sqrt(o->rms_sums[i] / (double)o->params[i].whole_numel);
+        if (keel_optim_asked(tap)) keel_tap_at(tap, &value, 1);
+    }
+    return KEEL_OK;
 }
 
 static void disarm(keel_optimizer *o) {
@@ -458,33 +201,75 @@ static void disarm(keel_optimizer *o) {
         for (size_t q = 0; q < STEP_TAPS; q++) keel_tap_over(o->taps[i].step[q]);
 }
 
-void keel_optimizer_step(keel_optimizer *optimizer, const float *grad, const keel_update *update) {
-    keel_optimizer *o = optimizer;
+// ---- the weights of other owners ----
+
+static keel_status start_gather(keel_optimizer *o, size_t bucket) {
+    keel_collective *gather = o->gathers[bucket];
+    keel_status status = KEEL_OK;
+    if (gather) status = keel_all_gather_start(gather, o->weights + o->zero->buckets[bucket].begin);
+    bool done = true;
+    for (size_t b = 0; !status && done && b <= bucket; b++)
+        if (o->gathers[b]) status = keel_collective_test(o->gathers[b], &done);
+    return status;
+}
+
+static keel_status wait_gathers(keel_optimizer *o) {
+    keel_status status = KEEL_OK;
+    for (size_t b = 0; !status && b < o->zero->count; b++)
+        if (o->gathers[b]) status = keel_collective_wait(o->gathers[b]);
+    return status;
+}
+
+// ---- the step ----
+
+static void clip_groups(keel_optimizer *o, const keel_update *update) {
     for (size_t g = 0; g < o->groups.count; g++) {
         double own = o->groups.list[g].max_grad_norm;
         double left = sqrt(o->group_sums[g]) * update->clip_factor;
         o->group_clip[g] = (float)(update->clip_factor * (isnan(own) ? 1 : keel_clip_factor(left, own)));
     }
+}
+
+keel_status keel_optimizer_step(keel_optimizer *optimizer, const float *grad, const keel_update *update) {
+    keel_optimizer *o = optimizer;
+    keel_status status = KEEL_OK;
+    clip_groups(o, update);
+    if (update->leave) {
+        memset(o->block_sums, 0, o->block_count * sizeof *o->block_sums);
+        keel_optimizer_skip(o);
+    }
+    for (size_t p = 0; !status && p < o->pass_count; p++) {
+        const keel_optim_pass *pass = &o->passes[p];
+        if (!update->leave) {
 #pragma omp parallel for schedule(static, 1) num_threads(o->threads)
-    for (int thread = 0; thread < o->threads; thread++) update_share(o, grad, update, thread);
-    end_waiting(o, STEP_TAPS);
-    observe_rms(o);
+            for (int thread = 0; thread < o->threads; thread++) update_share(o, grad, update, pass, thread);
+            keel_watch_settle(o->watches, o->threads, STEP_TAPS);
+        }
+        if (o->zero->shared) status = start_gather(o, pass->bucket);
+    }
+    if (!status && (o->rms || !update->leave)) status = observe_rms(o);
+    if (!status) status = wait_gathers(o);
     disarm(o);
+    return status;
+}
+
+// What the site of TAP has seen of the span is N zeros.
+static void observe_zeros(const keel_optimizer *o, const keel_tap *tap, size_t n) {
+    const float *zeros = o->updates[0];
+    for (size_t at = 0; at < n; at += BLOCK) keel_observe(tap->site, zeros, n - at < BLOCK ? n - at : BLOCK);
 }
 
 void keel_optimizer_skip(keel_optimizer *optimizer) {
     keel_optimizer *o = optimizer;
-    float *zeros = o->watches[0].update;
-    memset(zeros, 0, BLOCK * sizeof *zeros);
-    for (size_t i = 0; i < o->param_count; i++) {
-        const keel_param *p = &o->params[i];
-        keel_tap_at(o->taps[i].step[EXP_AVG], o->states[0].data + p->offset, p->numel);
-        keel_tap_at(o->taps[i].step[EXP_AVG_SQ], o->states[1].data + p->offset, p->numel);
-        for (size_t at = 0; at < p->numel; at += BLOCK) {
-            size_t rest = p->numel - at;
-            keel_observe(o->taps[i].step[UPDATE]->site, zeros, rest < BLOCK ? rest : BLOCK);
-        }
-        keel_tap_at(o->taps[i].step[WEIGHT], o->weights + p->offset, p->numel);
+    memset(o->updates[0], 0, BLOCK * sizeof(float));
+    for (size_t i = 0; i < o->zero->span_count; i++) {
+        const keel_zero_span *span = &o->zero->spans[i];
+        const size_t within = span->offset - o->params[span->param].offset;
+        keel_tap *const *taps = o->taps[span->param].step;
+        keel_tap_part(taps[EXP_AVG], o->states[0].data + span->at, within, span->count);
+        keel_tap_part(taps[EXP_AVG_SQ], o->states[1].data + span->at, within, span->count);
+        observe_zeros(o, taps[UPDATE], span->count);
+        keel_tap_part(taps[WEIGHT], o->weights + span->offset, within, span->count);
     }
     disarm(o);
 }

@@ -3,44 +3,56 @@
 #ifndef KEEL_TRAIN_OPTIM_OPTIMIZER_H
 #define KEEL_TRAIN_OPTIM_OPTIMIZER_H
 
-#include "train/model/model.h"
+#include "train/parallel/zero.h"
 
 typedef struct keel_optimizer keel_optimizer;
 
 // In the reduction phase the sites of grad_reduced have orders from here on: after the collectives they come from.
 enum { KEEL_ORDER_GRAD_REDUCED = 1 << 16 };
 
-// Parameter groups are resolved by name here (first pattern that is found); KEEL_ERR_CONFIG for a bad pattern or one
-// that no parameter falls to. Registers taps of weight, grad_reduced, exp_avg, exp_avg_sq, update, adam_direction for
-// every parameter; data-parallel ranks hold replicas. MODEL, TAPS and MESH must outlive the optimizer. One of adam_rms,
-// too: RMS_t = sqrt(mean(g^2 / max(v_hat, eps^2))), g after clipping, v_hat bias-corrected and including g (Wortsman et
-// al. 2023), computed on steps on which it is asked for.
-keel_status keel_optimizer_open(const keel_optimizer_config *config, keel_model *model, keel_taps *taps,
-                                const keel_mesh *mesh, keel_optimizer **optimizer);
+typedef struct keel_optimizer_plan {
+    const keel_optimizer_config *config; // copied
+    keel_model *model;
+    keel_taps *taps;
+    const keel_zero *zero;         // what of it this rank owns
+    keel_collectives *collectives; // those of the optimizer are declared here; NULL where ZERO needs none
+} keel_optimizer_plan;
+
+// Keeps states of what this rank owns, and updates that alone. Parameter groups are resolved by name here (first
+// pattern that is found); KEEL_ERR_CONFIG for a bad pattern or one that no parameter falls to. Registers taps of
+// weight, grad_reduced, exp_avg, exp_avg_sq, update, adam_direction for every parameter: what this rank owns, laid out
+// as keel_zero_describe says. What the plan points to must outlive the optimizer. One of adam_rms, too: RMS_t =
+// sqrt(mean(g^2 / max(v_hat, eps^2))) over the whole parameter, g after clipping, v_hat bias-corrected and including g
+// (Wortsman et al. 2023), computed on steps on which it is asked for, on every rank.
+keel_status keel_optimizer_open(const keel_optimizer_plan *plan, keel_optimizer **optimizer);
 void keel_optimizer_close(keel_optimizer *optimizer); // NULL is fine
 
 keel_tap *keel_optimizer_grad_tap(keel_optimizer *optimizer, size_t param); // of grad_reduced
 
-// Global L2 norm of GRAD over every parameter, float64 accumulation, in a fixed order (the same bits on all ranks and
-// for any number of threads); observes grad_reduced. NaN or Inf where the gradient holds one. To be called before every
-// keel_optimizer_step, which takes the norms of groups with a clipping of their own from it.
-double keel_optimizer_grad_norm(keel_optimizer *optimizer, float *grad);
+// *NORM: global L2 norm of GRAD over every parameter once, float64 accumulation, in a fixed order (the same bits on all
+// ranks and for any number of threads); observes grad_reduced. NaN or Inf where the gradient holds one. To be called
+// before every keel_optimizer_step, which takes the norms of groups with a clipping of their own from it. Collective
+// where no rank owns everything.
+keel_status keel_optimizer_grad_norm(keel_optimizer *optimizer, float *grad, double *norm);
+// Norm of all that this rank holds of a gradient that is its own alone, not reduced. Not collective.
+double keel_optimizer_local_norm(keel_optimizer *optimizer, float *grad);
 
 typedef struct keel_update {
     double lr;          // of this update
     double clip_factor; // global: min(1, max_norm / (grad_norm + 1e-6)), 1 without clipping; groups' own clipping comes
                         // on top: of what is left of the group's norm
     uint64_t update;    // t of this update, from 1
+    bool leave;         // this rank changes nothing of its own, while the others do
 } keel_update;
 
-// One AdamW update (Loshchilov and Hutter 2019; decoupled decay: p -= lr * decay * p): weights in place. GRAD is left
-// as it is.
-void keel_optimizer_step(keel_optimizer *optimizer, const float *grad, const keel_update *update);
-// A skipped step: nothing changes; weight, exp_avg, exp_avg_sq are observed as they are, update as zeros; there is no
-// adam_direction to observe.
+// One AdamW update (Loshchilov and Hutter 2019; decoupled decay: p -= lr * decay * p) of what this rank owns, in place;
+// the weights of other owners are gathered. GRAD is left as it is. Collective where the optimizer is shared out.
+keel_status keel_optimizer_step(keel_optimizer *optimizer, const float *grad, const keel_update *update);
+// A step skipped by all ranks: nothing changes; weight, exp_avg, exp_avg_sq are observed as they are, update as zeros;
+// there is no adam_direction to observe.
 void keel_optimizer_skip(keel_optimizer *optimizer);
 
-// States for checkpoints: "exp_avg", "exp_avg_sq", flat, same layout as the weights.
+// States for checkpoints: "exp_avg", "exp_avg_sq", flat: what this rank owns (keel_zero_span.at).
 typedef struct keel_optimizer_state {
     const char *name;
     float *data;

@@ -10,14 +10,7 @@
 #include "train/tensor/ops.h"
 #include "train/tensor/precision.h"
 
-// PIECE: elements that a thread adds and observes while they are in cache. The orders of all buckets' sites must stay
-// below KEEL_ORDER_GRAD_REDUCED.
-enum { PIECE = 16 << 10, MAX_BUCKETS = 30000 };
-
-typedef struct bucket {
-    size_t begin, count; // in the flat buffer
-    keel_collective *collective;
-} bucket;
+enum { PIECE = 16 << 10 }; // elements that a thread adds and observes while they are in cache
 
 struct keel_buckets {
     keel_buckets_plan plan;
@@ -25,14 +18,14 @@ struct keel_buckets {
     size_t param_count, numel;
     keel_tap **taps; // grad_unreduced of each parameter
     keel_arena arena;
-    float *sum;      // [numel]
-    float *own;      // [numel]: a micro-batch's gradient; SUM itself without accumulation
-    bucket *buckets; // from the end of the buffer to its start
-    size_t bucket_count;
-    MPI_Op op; // of the buckets' sums
+    float *sum; // [numel]
+    float *own; // [numel]: a micro-batch's gradient; SUM itself without accumulation
+    const keel_zero *zero;
+    keel_collective **collectives; // [bucket]; NULL where one rank alone holds what is in it
+    MPI_Op op;                     // of the buckets' sums
     size_t micro;
     size_t param_left; // parameters before this one are not ready yet
-    size_t started;    // buckets whose reduction has begun
+    size_t started;    // buckets, from the end of the buffer, whose reduction has begun
     size_t finished;   // of these, the first ones that are known to be complete
     bool local;        // nothing is reduced
     keel_status status;
@@ -97,40 +90,37 @@ static keel_status open_op(keel_buckets *made) {
     return keel_fail(KEEL_ERR_COMM, "MPI made no operation for sums in %s", keel_precision_name(made->plan.precision));
 }
 
-static keel_status add_buckets(keel_buckets *made) {
-    const keel_buckets_plan *plan = &made->plan;
-    size_t size = plan->bucket_bytes / sizeof(float);
-    if (size == 0) size = 1;
-    if (plan->mesh->data_parallel.size == 1) return KEEL_OK;
-    const size_t count = (made->numel + size - 1) / size;
-    if (count > MAX_BUCKETS)
-        return keel_fail(KEEL_ERR_CONFIG,
-                         "parallel_config.bucket_bytes: %zu makes %zu buckets of %zu gradients, at most %d",
-                         plan->bucket_bytes, count, made->numel, MAX_BUCKETS);
-    made->buckets = calloc(count, sizeof *made->buckets);
-    if (!made->buckets) return keel_fail(KEEL_ERR_MEMORY, "no memory for %zu gradient buckets", count);
+// The K-th bucket from the end of the buffer.
+static size_t from_end(const keel_buckets *buckets, size_t k) {
+    return buckets->zero->count - 1 - k;
+}
+
+static keel_status add_collective(keel_buckets *made, size_t k) {
+    const size_t b = from_end(made, k);
+    const keel_zero_bucket *bucket = &made->zero->buckets[b];
+    const bool scatter = made->zero->shared;
+    char name[64];
+    if (bucket->comm->size == 1) return KEEL_OK;
+    snprintf(name, sizeof name, "%s.gradient.%zu", scatter ? "reduce_scatter" : "all_reduce", k);
+    return keel_collectives_add(made->plan.collectives,
+                                &(keel_collective_plan){.name = name,
+                                                        .kind = scatter ? KEEL_REDUCE_SCATTER : KEEL_ALL_REDUCE,
+                                                        .when = KEEL_EVERY_STEP,
+                                                        .dtype = KEEL_F32,
+                                                        .precision = made->plan.precision,
+                                                        .count = bucket->count,
+                                                        .share = bucket->share,
+                                                        .comm = bucket->comm,
+                                                        .op = made->op,
+                                                        .gradient = true},
+                                &made->collectives[b]);
+}
+
+static keel_status add_collectives(keel_buckets *made) {
+    if (made->plan.mesh->data_parallel.size == 1) return KEEL_OK;
     keel_status status = open_op(made);
-    if (status) return status;
-    for (size_t end = made->numel; end > 0; end = made->buckets[made->bucket_count++].begin) {
-        bucket *here = &made->buckets[made->bucket_count];
-        here->begin = end > size ? end - size : 0;
-        here->count = end - here->begin;
-        char name[64];
-        snprintf(name, sizeof name, "all_reduce.gradient.%zu", made->bucket_count);
-        status = keel_collectives_add(plan->collectives,
-                                      &(keel_collective_plan){.name = name,
-                                                              .kind = KEEL_ALL_REDUCE,
-                                                              .when = KEEL_EVERY_STEP,
-                                                              .dtype = KEEL_F32,
-                                                              .precision = plan->precision,
-                                                              .count = here->count,
-                                                              .comm = &plan->mesh->data_parallel,
-                                                              .op = made->op,
-                                                              .gradient = true},
-                                      &here->collective);
-        if (status) return status;
-    }
-    return KEEL_OK;
+    for (size_t k = 0; !status && k < made->zero->count; k++) status = add_collective(made, k);
+    return status;
 }
 
 keel_status keel_buckets_open(const keel_buckets_plan *plan, keel_buckets **buckets) {
@@ -141,15 +131,17 @@ keel_status keel_buckets_open(const keel_buckets_plan *plan, keel_buckets **buck
     made->op = MPI_SUM;
     made->params = keel_model_params(plan->model, &made->param_count);
     made->numel = keel_model_numel(plan->model);
+    made->zero = plan->zero;
     made->taps = calloc(made->param_count, sizeof(keel_tap *));
-    if (!made->taps) status = keel_fail(KEEL_ERR_MEMORY, "no memory for the taps of gradients");
+    made->collectives = calloc(made->zero->count, sizeof(keel_collective *));
+    if (!made->taps || !made->collectives) status = keel_fail(KEEL_ERR_MEMORY, "no memory for the taps of gradients");
     // Beside the weights and the optimizer's states, the first pieces of their arenas.
     made->arena.pieces = made->arena.first = 3;
     plan_gradients(made);
     if (!status) status = keel_arena_allocate(&made->arena);
     if (!status) plan_gradients(made);
     if (!status) status = add_taps(made);
-    if (!status) status = add_buckets(made);
+    if (!status) status = add_collectives(made);
     if (status)
         keel_buckets_close(made);
     else
@@ -162,7 +154,7 @@ void keel_buckets_close(keel_buckets *buckets) {
     if (buckets->op != MPI_SUM) MPI_Op_free(&buckets->op);
     keel_arena_free(&buckets->arena);
     free(buckets->taps);
-    free(buckets->buckets);
+    free(buckets->collectives);
     free(buckets);
 }
 
@@ -220,19 +212,29 @@ static void take(keel_buckets *buckets, const keel_param *param, keel_tap *tap) 
 static void test_all(keel_buckets *buckets) {
     bool done = true;
     while (!buckets->status && done && buckets->finished < buckets->started) {
-        buckets->status = keel_collective_test(buckets->buckets[buckets->finished].collective, &done);
+        keel_collective *collective = buckets->collectives[from_end(buckets, buckets->finished)];
+        if (collective) buckets->status = keel_collective_test(collective, &done);
         if (done) buckets->finished++;
     }
+}
+
+static keel_status start_one(const keel_buckets *buckets, size_t b) {
+    const keel_zero_bucket *bucket = &buckets->zero->buckets[b];
+    keel_collective *collective = buckets->collectives[b];
+    float *data = buckets->sum + bucket->begin;
+    if (!collective) return KEEL_OK;
+    keel_round(buckets->plan.precision, data, bucket->count);
+    return buckets->zero->shared ? keel_reduce_scatter_start(collective, data)
+                                 : keel_all_reduce_start(collective, data);
 }
 
 // Starts the buckets that lie wholly in [begin, numel).
 static void start(keel_buckets *buckets, size_t begin) {
     if (buckets->local) return;
-    while (!buckets->status && buckets->started < buckets->bucket_count &&
-           buckets->buckets[buckets->started].begin >= begin) {
-        const bucket *here = &buckets->buckets[buckets->started];
-        keel_round(buckets->plan.precision, buckets->sum + here->begin, here->count);
-        buckets->status = keel_all_reduce_start(here->collective, buckets->sum + here->begin);
+    while (!buckets->status && buckets->started < buckets->zero->count) {
+        const size_t b = from_end(buckets, buckets->started);
+        if (buckets->zero->buckets[b].begin < begin) break;
+        buckets->status = start_one(buckets, b);
         if (!buckets->status) buckets->started++;
     }
     test_all(buckets);
@@ -263,8 +265,10 @@ void keel_buckets_unscale(keel_buckets *buckets, double scale) {
 
 keel_status keel_buckets_finish(keel_buckets *buckets, double *waited) {
     const double since = keel_seconds();
-    while (!buckets->status && buckets->finished < buckets->started)
-        buckets->status = keel_collective_wait(buckets->buckets[buckets->finished++].collective);
+    while (!buckets->status && buckets->finished < buckets->started) {
+        keel_collective *collective = buckets->collectives[from_end(buckets, buckets->finished++)];
+        if (collective) buckets->status = keel_collective_wait(collective);
+    }
     *waited = keel_seconds() - since;
     return buckets->status;
 }

@@ -1,6 +1,6 @@
 // The gradient of a step: micro-batches are added up, and as the last one's backward pass makes pieces of the sum
 // final, from the end of the flat buffer to its start, buckets of it are reduced over the data-parallel ranks while the
-// pass goes on.
+// pass goes on: to all of them, or each rank's share to it alone where the optimizer is shared out.
 //
 //     for each micro-batch:
 //         float *grad = keel_buckets_begin(buckets, micro);
@@ -11,13 +11,14 @@
 
 #include "train/model/model.h"
 #include "train/parallel/collective.h"
+#include "train/parallel/zero.h"
 
 typedef struct keel_buckets keel_buckets;
 
 typedef struct keel_buckets_plan {
     const keel_model *model;
     size_t accumulation; // micro-batches of a step
-    size_t bucket_bytes;
+    const keel_zero *zero;
     keel_precision precision; // of the sums over ranks: each rank's part is rounded to it, and the running sum after
                               // each addition, as a ring of that dtype does; the data that is sent stays float32
     const keel_mesh *mesh;
@@ -47,6 +48,8 @@ void keel_buckets_give_up(keel_buckets *buckets);
 keel_status keel_buckets_finish(keel_buckets *buckets, double *waited);
 // Divides the sum by the loss scale.
 void keel_buckets_unscale(keel_buckets *buckets, double scale);
-float *keel_buckets_gradient(keel_buckets *buckets); // flat, 64-byte aligned
+// Flat, 64-byte aligned. Where the optimizer is shared out, what this rank owns of it is valid after
+// keel_buckets_finish.
+float *keel_buckets_gradient(keel_buckets *buckets);
 
 #endif

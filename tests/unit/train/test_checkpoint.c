@@ -22,6 +22,7 @@ typedef struct rig {
     keel_mesh mesh;
     keel_taps *taps;
     keel_model *model;
+    keel_zero zero;
     keel_optimizer *optimizer;
     keel_facts facts;
 } rig;
@@ -53,13 +54,19 @@ static void open_model(rig *r, keel_model_type type) {
     r->mesh = keel_mesh_alone();
     const keel_model_plan plan = {.config = &r->config.model, .micro_batch = 1, .mesh = &r->mesh, .taps = r->taps};
     if (keel_model_open(&plan, &r->model)) fail_msg("%s", keel_error());
-    if (keel_optimizer_open(&r->config.optimizer, r->model, r->taps, &r->mesh, &r->optimizer))
+    if (keel_zero_open(r->model, &r->mesh, 1 << 20, false, &r->zero) ||
+        keel_optimizer_open(&(keel_optimizer_plan){.config = &r->config.optimizer,
+                                                   .model = r->model,
+                                                   .taps = r->taps,
+                                                   .zero = &r->zero},
+                            &r->optimizer))
         fail_msg("%s", keel_error());
     keel_facts_of(&r->config, "data", 1, &r->facts);
 }
 
 static void close_model(rig *r) {
     keel_optimizer_close(r->optimizer);
+    keel_zero_close(&r->zero);
     keel_model_close(r->model);
     keel_taps_close(r->taps);
     keel_probe_close(r->probe);

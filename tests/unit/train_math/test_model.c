@@ -182,7 +182,7 @@ static trajectory train(const keel_model_config *config, size_t batch, bool watc
         keel_step_begin(r.probe, step);
         assert_int_equal(keel_model_forward(r.model, tokens, 0.01, r.grad, loss), KEEL_OK);
         assert_int_equal(keel_model_backward(r.model, NULL, NULL), KEEL_OK);
-        *norm_value = keel_optimizer_grad_norm(r.optimizer, r.grad);
+        *norm_value = rig_norm(&r);
         const keel_update update = {.lr = 1e-3, .clip_factor = keel_clip_factor(*norm_value, 0.5), .update = step};
         keel_optimizer_step(r.optimizer, r.grad, &update);
         keel_step_end(r.probe, &(keel_step){.step = step, .update = step});

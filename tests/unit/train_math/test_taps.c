@@ -50,7 +50,7 @@ static double step(rig *r, const keel_model_config *config, uint64_t number, boo
     if (armed) *armed = due;
     assert_int_equal(keel_model_forward(r->model, tokens, 0.02, r->grad, &loss), KEEL_OK);
     assert_int_equal(keel_model_backward(r->model, NULL, NULL), KEEL_OK);
-    double norm = keel_optimizer_grad_norm(r->optimizer, r->grad);
+    double norm = rig_norm(r);
     if (isfinite(norm))
         keel_optimizer_step(r->optimizer, r->grad, &(keel_update){.lr = 1e-3, .clip_factor = 1, .update = number});
     else

@@ -44,6 +44,7 @@ typedef struct rig {
     keel_mesh mesh;
     keel_taps *taps;
     keel_model *model;
+    keel_zero zero;
     keel_optimizer *optimizer;
     size_t numel;
     float *grad;
@@ -65,7 +66,11 @@ static inline keel_status rig_open(const keel_model_config *config, size_t batch
     if (status == KEEL_OK)
         status = keel_model_open(
             &(keel_model_plan){.config = config, .micro_batch = batch, .mesh = &r->mesh, .taps = r->taps}, &r->model);
-    if (status == KEEL_OK) status = keel_optimizer_open(adamw, r->model, r->taps, &r->mesh, &r->optimizer);
+    if (status == KEEL_OK) status = keel_zero_open(r->model, &r->mesh, 1 << 20, false, &r->zero);
+    if (status == KEEL_OK)
+        status = keel_optimizer_open(
+            &(keel_optimizer_plan){.config = adamw, .model = r->model, .taps = r->taps, .zero = &r->zero},
+            &r->optimizer);
     if (status == KEEL_OK) status = keel_probe_start(r->probe);
     if (status != KEEL_OK) return status;
     r->numel = keel_model_numel(r->model);
@@ -74,8 +79,16 @@ static inline keel_status rig_open(const keel_model_config *config, size_t batch
     return KEEL_OK;
 }
 
+// With one rank it cannot fail, nor can a step.
+static inline double rig_norm(rig *r) {
+    double norm = NAN;
+    (void)keel_optimizer_grad_norm(r->optimizer, r->grad, &norm);
+    return norm;
+}
+
 static inline void rig_close(rig *r) {
     keel_optimizer_close(r->optimizer);
+    keel_zero_close(&r->zero);
     keel_model_close(r->model);
     keel_taps_close(r->taps);
     keel_probe_close(r->probe);
