@@ -97,6 +97,7 @@ void keel_facts_of(const keel_train_config *config, const char *data, uint32_t r
     add_int(facts, "lr_schedule.warmup_steps", false, config->lr.warmup_steps);
     add_int(facts, "lr_schedule.total_steps", false, config->lr.total_steps);
     add_int(facts, "parallel_config.data_parallel", false, ranks);
+    add_int(facts, "parallel_config.enable_parallel_optimizer", false, config->parallel.enable_parallel_optimizer);
     add_int(facts, "parallel_config.bucket_bytes", false, config->parallel.bucket_bytes);
     add_precision(facts, "parallel_config.grad_reduce_dtype", config->parallel.grad_reduce_dtype);
     add_int(facts, "train_dataset.shuffle", false, config->dataset.shuffle);

@@ -49,6 +49,9 @@ void keel_trainer_print_structure(const keel_trainer *trainer, FILE *out) {
     print_bytes(keel_buckets_bytes(trainer->buckets), grad, sizeof grad);
     print_bytes(keel_optimizer_bytes(trainer->optimizer), states, sizeof states);
     fprintf(out, "memory of a rank: model and activations %s, gradients %s, optimizer %s\n", model, grad, states);
+    if (trainer->zero.shared)
+        fprintf(out, "optimizer parallel: rank 0 owns the states of %zu of %zu parameters\n", trainer->zero.own_numel,
+                keel_model_numel(trainer->model));
     if (trainer->mesh.world.size == 1) {
         fprintf(out, "\ncollectives: none, with one rank\n");
         return;

@@ -151,8 +151,8 @@ static keel_status run_step(keel_trainer *trainer, outcome *out) {
 
     keel_status status = forward_backward(trainer, step, out);
     // A rank that fails takes part here too.
-    const keel_status measured = keel_optimizer_grad_norm(
-        trainer->optimizer, keel_buckets_gradient(trainer->buckets), &out->grad_norm);
+    const keel_status measured =
+        keel_optimizer_grad_norm(trainer->optimizer, keel_buckets_gradient(trainer->buckets), &out->grad_norm);
     if (!status) status = measured;
     fill_control(trainer, status, out);
     const keel_status told = keel_all_reduce(trainer->control, out->control);

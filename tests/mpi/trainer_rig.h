@@ -160,6 +160,20 @@ static inline keel_status rig_train(const keel_train_config *config, const keel_
     return status;
 }
 
+// What all ranks own together, laid out as the weights, malloc'ed: BUFFER is laid out so too, or (STATE) as the
+// optimizer's states.
+static inline float *rig_whole(const keel_trainer *trainer, const float *buffer, bool state) {
+    const size_t numel = keel_model_numel(trainer->model);
+    float *whole = calloc(numel, sizeof *whole);
+    CHECK(whole != NULL);
+    for (size_t s = 0; s < trainer->zero.span_count; s++) {
+        const keel_zero_span *span = &trainer->zero.spans[s];
+        memcpy(whole + span->offset, buffer + (state ? span->at : span->offset), span->count * sizeof *whole);
+    }
+    MPI_Allreduce(MPI_IN_PLACE, whole, (int)numel, MPI_UINT32_T, MPI_BOR, MPI_COMM_WORLD);
+    return whole;
+}
+
 // The losses of two records agree to the bit from step FIRST to step LAST.
 static inline void rig_check_same(const rig_record *a, const rig_record *b, uint64_t first, uint64_t last) {
     if (check_rank != 0) return;

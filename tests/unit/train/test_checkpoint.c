@@ -55,11 +55,10 @@ static void open_model(rig *r, keel_model_type type) {
     const keel_model_plan plan = {.config = &r->config.model, .micro_batch = 1, .mesh = &r->mesh, .taps = r->taps};
     if (keel_model_open(&plan, &r->model)) fail_msg("%s", keel_error());
     if (keel_zero_open(r->model, &r->mesh, 1 << 20, false, &r->zero) ||
-        keel_optimizer_open(&(keel_optimizer_plan){.config = &r->config.optimizer,
-                                                   .model = r->model,
-                                                   .taps = r->taps,
-                                                   .zero = &r->zero},
-                            &r->optimizer))
+        keel_optimizer_open(
+            &(keel_optimizer_plan){
+                .config = &r->config.optimizer, .model = r->model, .taps = r->taps, .zero = &r->zero},
+            &r->optimizer))
         fail_msg("%s", keel_error());
     keel_facts_of(&r->config, "data", 1, &r->facts);
 }

@@ -2,6 +2,7 @@
 #ifndef KEEL_TESTS_UNIT_TRAIN_MATH_WATCHER_H
 #define KEEL_TESTS_UNIT_TRAIN_MATH_WATCHER_H
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
