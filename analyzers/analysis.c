@@ -85,11 +85,25 @@ static void count_open(keel_analysis *a) {
     a->at.health.open_criticals = keel_group_open_count(a->group, KEEL_CRITICAL);
 }
 
-keel_status keel_analysis_watch(keel_analysis *a, double seconds) {
-    keel_rules_watch(a->rules, seconds, &a->findings);
+// What findings between two rows make.
+static keel_status group_between(keel_analysis *a) {
     keel_status status = group_row(a);
     count_open(a);
     return status;
+}
+
+keel_status keel_analysis_watch(keel_analysis *a, double seconds, const keel_host_event *waited_for) {
+    keel_rules_watch(a->rules, seconds, waited_for, &a->findings);
+    return group_between(a);
+}
+
+keel_status keel_analysis_event(keel_analysis *a, const keel_host_event *event) {
+    keel_rules_event(a->rules, event, &a->findings);
+    return group_between(a);
+}
+
+double keel_analysis_param(const keel_analysis *a, const char *rule, const char *key) {
+    return keel_rules_param(a->rules, rule, key);
 }
 
 keel_status keel_analysis_adopt(keel_analysis *a, const keel_incident *incident) {

@@ -293,6 +293,12 @@ static double hang(const keel_case *c, keel_verdict *v) {
     return t ? 0.9 : 0;
 }
 
+static double dead_rank(const keel_case *c, keel_verdict *v) {
+    const keel_trouble *t = FIND("dead_rank");
+    quote(v, t);
+    return t ? 0.95 : 0;
+}
+
 const keel_cause_test keel_cause_table[] = {
     {"loss scale too large", loss_scale_large},
     {"learning rate jump", lr_jump},
@@ -321,6 +327,7 @@ const keel_cause_test keel_cause_table[] = {
     {"bad batch", bad_batch},
     {"straggler", straggler},
     {"memory leak", memory_leak},
+    {"dead rank", dead_rank},
     {"hang", hang},
     {NULL, NULL},
 };

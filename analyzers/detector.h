@@ -8,6 +8,7 @@
 #include "analyzers/site_index.h"
 #include "collectors/incident.h"
 #include "collectors/row.h"
+#include "collectors/watch/host_event.h"
 
 enum { KEEL_EVIDENCE_BYTES = 192, KEEL_EVIDENCE_MAX = 8, KEEL_CLAUSE_BYTES = 240 };
 
@@ -78,8 +79,12 @@ typedef struct keel_detector {
     void (*start)(void *state, const keel_run_info *info);
     // One row: score before anything joins a history. Must not fail, allocate or block.
     void (*update)(void *state, const keel_detector_input *input, keel_findings *findings);
-    // Live only: about once a second while a step goes on for SECONDS already. INPUT has no row. NULL: not interested.
-    void (*watch)(void *state, const keel_detector_input *input, double seconds, keel_findings *findings);
+    // Live only: about once a second while a step goes on for SECONDS already; WAITED_FOR: NULL where that is not
+    // known. INPUT has no row. NULL: not interested.
+    void (*watch)(void *state, const keel_detector_input *input, double seconds, const keel_host_event *waited_for,
+                  keel_findings *findings);
+    // What a rank's fellows saw of its end, between two rows. INPUT has no row. NULL: not interested.
+    void (*event)(void *state, const keel_detector_input *input, const keel_host_event *event, keel_findings *findings);
 } keel_detector;
 
 // The scalar with index ID (-1: the run has none) where the row sets it.

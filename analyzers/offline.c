@@ -1,5 +1,6 @@
 #include "analyzers/offline.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,6 +25,8 @@ struct keel_offline {
     keel_monitor_config *owned_config;
     const keel_run_info *info;
     const keel_offline_listener *listener; // NULL: nobody
+    keel_host_event *events;               // of the hosts, in the order of time
+    size_t event_count, event_at;          // the next to be judged
     snapshot *snapshots;
     size_t snapshot_count;
 };
@@ -41,6 +44,7 @@ static void close_offline(keel_offline *o) {
     if (!o) return;
     drop_snapshot_states(o);
     free(o->snapshots);
+    free(o->events);
     keel_analysis_close(o->analysis);
     free(o->trace);
     keel_monitor_config_free(o->owned_config);
@@ -72,6 +76,7 @@ static keel_status begin(keel_offline *o) {
     if (!o->trace && !(o->trace = malloc(sizeof *o->trace))) return out_of_memory();
     keel_trace_init(o->trace);
     drop_snapshot_states(o);
+    o->event_at = 0;
     return keel_analysis_open(o->config, &o->analysis);
 }
 
@@ -126,6 +131,14 @@ static keel_status go_back(keel_offline *o, uint64_t step, bool *again) {
     return KEEL_OK;
 }
 
+// What hosts saw before TIME.
+static keel_status judge_events(keel_offline *o, double time) {
+    keel_status status = KEEL_OK;
+    while (!status && o->event_at < o->event_count && o->events[o->event_at].time_unix < time)
+        status = keel_analysis_event(o->analysis, &o->events[o->event_at++]);
+    return status;
+}
+
 static keel_status read_store(keel_offline *o, bool *again) {
     keel_status status = begin(o);
     if (o->listener) o->listener->begin(o->listener->context);
@@ -148,6 +161,7 @@ static keel_status read_store(keel_offline *o, bool *again) {
         if (at.superseded && !was_superseded && (status = add_snapshot(o, row->step.step))) break;
         was_superseded = at.superseded;
         if ((status = take_snapshots(o, row->step.step))) break;
+        if ((status = judge_events(o, row->step.time_unix))) break;
         keel_trace_add(o->trace, row);
         status = keel_analysis_row(o->analysis, row);
         if (!o->listener) continue;
@@ -155,6 +169,14 @@ static keel_status read_store(keel_offline *o, bool *again) {
         const keel_incident *const *changed = keel_analysis_changed(o->analysis, &count);
         o->listener->row(o->listener->context, row, changed, count);
     }
+    return status || *again ? status : judge_events(o, INFINITY);
+}
+
+static keel_status read_events(keel_offline *o) {
+    char *folder = keel_store_folder(o->reader);
+    if (!folder) return out_of_memory();
+    const keel_status status = keel_host_events_read(folder, &o->events, &o->event_count);
+    free(folder);
     return status;
 }
 
@@ -197,10 +219,19 @@ static keel_result *open_result(const char *source, const keel_monitor_config *c
     return result;
 }
 
-// The run may have ended in a hang, of which no row tells.
+static bool has_open_hang(const keel_offline *o) {
+    size_t count;
+    const keel_incident *incidents = keel_analysis_incidents(o->analysis, &count);
+    for (size_t i = 0; i < count; i++)
+        if (incidents[i].open && strcmp(incidents[i].rule, "hang") == 0) return true;
+    return false;
+}
+
+// The run may have ended in a hang, of which no row tells, nor a host.
 static keel_status adopt_hang(keel_offline *o) {
     keel_incident *incidents = NULL;
     size_t count = 0, last = SIZE_MAX;
+    if (has_open_hang(o)) return KEEL_OK;
     keel_status status = keel_store_incidents(o->reader, &incidents, &count);
     for (size_t i = 0; !status && i < count; i++)
         if (strcmp(incidents[i].rule, "hang") == 0) last = i;
@@ -241,6 +272,7 @@ keel_status keel_offline_follow(const char *path, const keel_monitor_config *con
     o->listener = listener;
     keel_status status = keel_store_open(path, &o->reader);
     if (!status && !config) status = stored_config(o, keel_store_info(o->reader, 0));
+    if (!status) status = read_events(o);
     for (bool again = true; !status && again;) {
         again = false;
         status = read_store(o, &again);

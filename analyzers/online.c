@@ -36,9 +36,9 @@ static keel_status judge_row(void *context, const keel_row *row) {
     return status;
 }
 
-static void judge_watch(void *context, double seconds) {
+static void judge_watch(void *context, double seconds, const keel_host_event *waited_for) {
     judge_context *c = context;
-    if (keel_analysis_watch(c->analysis, seconds)) keel_log(KEEL_LOG_ERROR, "%s", keel_error());
+    if (keel_analysis_watch(c->analysis, seconds, waited_for)) keel_log(KEEL_LOG_ERROR, "%s", keel_error());
     tell(c);
 }
 

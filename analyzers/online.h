@@ -20,8 +20,13 @@ keel_status keel_analysis_start(keel_analysis *analysis, const keel_run_info *in
 // of the same step as the one before it (a line that every rank printed) is passed over.
 keel_status keel_analysis_row(keel_analysis *analysis, const keel_row *row);
 const keel_incident *const *keel_analysis_changed(const keel_analysis *analysis, size_t *count);
-// No row came, and a step goes on for SECONDS already: what has changed is listed as by a row.
-keel_status keel_analysis_watch(keel_analysis *analysis, double seconds);
+// No row came, and a step goes on for SECONDS already: what has changed is listed as by a row. WAITED_FOR: by what a
+// rank's fellows know; NULL: nothing.
+keel_status keel_analysis_watch(keel_analysis *analysis, double seconds, const keel_host_event *waited_for);
+// What a rank's fellows saw of its end, between two rows; what has changed is listed as by a row.
+keel_status keel_analysis_event(keel_analysis *analysis, const keel_host_event *event);
+// A parameter of a rule as configured; 0 where the rule is not enabled.
+double keel_analysis_param(const keel_analysis *analysis, const char *rule, const char *key);
 // An incident that was found live and that rows do not show: a hang that the run did not outlive.
 keel_status keel_analysis_adopt(keel_analysis *analysis, const keel_incident *incident);
 // All incidents so far, in the order in which they began to be seen. Owned by the analysis.

@@ -8,6 +8,7 @@
 #include "analyzers/group.h"
 
 const keel_detector *const keel_rule_table[] = {
+    &keel_detect_dead_rank,
     &keel_detect_hang,
     &keel_detect_nonfinite,
     &keel_detect_replica_divergence,
@@ -241,18 +242,40 @@ void keel_rules_row(keel_rules *rules, const keel_row *row, uint64_t record, boo
     }
 }
 
-void keel_rules_watch(keel_rules *rules, double seconds, keel_findings *findings) {
+static keel_detector_input without_row(const keel_rules *rules, uint32_t r) {
+    return (keel_detector_input){.info = rules->info,
+                                 .index = &rules->index,
+                                 .settings = &rules->settings,
+                                 .params = rules->params[r],
+                                 .sites = rules->parts[r]};
+}
+
+void keel_rules_watch(keel_rules *rules, double seconds, const keel_host_event *waited_for, keel_findings *findings) {
     findings->count = 0;
     for (uint32_t r = 0; r < RULES; r++) {
         if (!rules->enabled[r] || !keel_rule_table[r]->watch) continue;
         findings->rule = r;
-        const keel_detector_input input = {.info = rules->info,
-                                           .index = &rules->index,
-                                           .settings = &rules->settings,
-                                           .params = rules->params[r],
-                                           .sites = rules->parts[r]};
-        keel_rule_table[r]->watch(rules->head[r], &input, seconds, findings);
+        const keel_detector_input input = without_row(rules, r);
+        keel_rule_table[r]->watch(rules->head[r], &input, seconds, waited_for, findings);
     }
+}
+
+void keel_rules_event(keel_rules *rules, const keel_host_event *event, keel_findings *findings) {
+    findings->count = 0;
+    for (uint32_t r = 0; r < RULES; r++) {
+        if (!rules->enabled[r] || !keel_rule_table[r]->event) continue;
+        findings->rule = r;
+        const keel_detector_input input = without_row(rules, r);
+        keel_rule_table[r]->event(rules->head[r], &input, event, findings);
+    }
+}
+
+double keel_rules_param(const keel_rules *rules, const char *rule, const char *key) {
+    for (uint32_t r = 0; r < RULES; r++)
+        for (uint32_t k = 0; k < keel_rule_table[r]->param_count; k++)
+            if (strcmp(keel_rule_table[r]->rule, rule) == 0 && strcmp(keel_rule_table[r]->params[k].key, key) == 0)
+                return rules->enabled[r] ? rules->params[r][k] : 0;
+    return 0;
 }
 
 // ---- state ----

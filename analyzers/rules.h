@@ -29,7 +29,10 @@ void keel_rules_ops(bool ops[KEEL_OP_COUNT]);
 // FINDINGS is emptied first.
 void keel_rules_row(keel_rules *rules, const keel_row *row, uint64_t record, bool resumed, keel_findings *findings);
 // No row came, and a step goes on for SECONDS already.
-void keel_rules_watch(keel_rules *rules, double seconds, keel_findings *findings);
+void keel_rules_watch(keel_rules *rules, double seconds, const keel_host_event *waited_for, keel_findings *findings);
+void keel_rules_event(keel_rules *rules, const keel_host_event *event, keel_findings *findings);
+// The present value of a parameter that there is; 0 where the rule is not enabled.
+double keel_rules_param(const keel_rules *rules, const char *rule, const char *key);
 void keel_rules_save(const keel_rules *rules, keel_state_writer *writer);
 keel_status keel_rules_load(keel_rules *rules, keel_state_reader *reader); // after start
 

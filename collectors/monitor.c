@@ -36,6 +36,7 @@ struct keel_monitor {
     keel_frame_pool pool;
     keel_recorder *recorder;
     keel_merge_stage *stage;
+    keel_rank_watch *watch; // NULL: none
     bool started;
     char describe[192];
 
@@ -59,6 +60,11 @@ keel_status keel_monitor_open(const keel_monitor_options *options, keel_monitor 
         monitor->merge = *options->merge;
         monitor->options.merge = &monitor->merge;
         monitor->rank = monitor->merge.rank;
+    }
+    const keel_status watched = options->watch ? keel_rank_watch_open(options->watch, &monitor->watch) : KEEL_OK;
+    if (watched) {
+        free(monitor);
+        return watched;
     }
     *out = monitor;
     return KEEL_OK;
@@ -139,8 +145,11 @@ static void describe(keel_monitor *monitor, const keel_rank_table *table) {
 static void idle(void *context) {
     keel_monitor *monitor = context;
     const double began = atomic_load(&monitor->step_began);
-    if (began > 0 && monitor->has_judge && monitor->judge.watch)
-        monitor->judge.watch(monitor->judge.sink.context, keel_seconds_now() - began);
+    if (began <= 0 || !monitor->has_judge || !monitor->judge.watch) return;
+    if (monitor->watch && keel_rank_watch_broken(monitor->watch)) return;
+    keel_host_event event;
+    const bool known = monitor->watch && keel_rank_watch_waited_for(monitor->watch, &event);
+    monitor->judge.watch(monitor->judge.sink.context, keel_seconds_now() - began, known ? &event : NULL);
 }
 
 // What this rank registered, and what is to be observed of it.
@@ -231,8 +240,8 @@ static keel_status start(void *context, keel_probe *probe, keel_site_plan *plans
 // ---- the step ----
 
 static keel_frame *frame_begin(void *context, uint64_t step) {
-    (void)step;
     keel_monitor *monitor = context;
+    if (monitor->watch) keel_rank_watch_step(monitor->watch, step, true);
     atomic_store(&monitor->step_began, keel_seconds_now());
     if (monitor->filling) // the step before was begun and never ended
         keel_frame_clear(monitor->filling->frame);
@@ -244,6 +253,7 @@ static keel_frame *frame_begin(void *context, uint64_t step) {
 static void frame_end(void *context, keel_frame *frame, const keel_step *step) {
     keel_monitor *monitor = context;
     atomic_store(&monitor->step_began, 0);
+    if (monitor->watch) keel_rank_watch_step(monitor->watch, step->step, false);
     for (uint32_t i = 0; frame && i < monitor->collector_count; i++)
         keel_collectors[i]->sample(monitor->collectors[i], frame, monitor->rank, step);
     if (!frame && monitor->rank == 0 && !monitor->unrecorded++)
@@ -259,7 +269,13 @@ static void frame_end(void *context, keel_frame *frame, const keel_step *step) {
 
 static void poll(void *context) {
     keel_monitor *monitor = context;
+    if (monitor->watch) keel_rank_watch_sign(monitor->watch);
     keel_merge_stage_poll(monitor->stage);
+}
+
+static void wait(void *context, bool begins) {
+    keel_monitor *monitor = context;
+    if (monitor->watch) keel_rank_watch_wait(monitor->watch, begins);
 }
 
 static keel_status drain(void *context) {
@@ -304,6 +320,7 @@ keel_status keel_monitor_attach(keel_monitor *monitor, keel_probe *probe) {
                                                   .frame_begin = frame_begin,
                                                   .frame_end = frame_end,
                                                   .poll = poll,
+                                                  .wait = wait,
                                                   .health = health,
                                                   .drain = drain,
                                                   .save = save,
@@ -351,6 +368,7 @@ keel_status keel_monitor_close(keel_monitor *monitor) {
         keel_frame_pool_close(&monitor->pool);
     keel_run_tables_close(&monitor->tables);
     keel_whole_table_close(&monitor->whole);
+    keel_rank_watch_close(monitor->watch);
     free(monitor);
     return status;
 }

@@ -26,6 +26,7 @@
 
 #include "collectors/merge.h"
 #include "collectors/sink.h"
+#include "collectors/watch/rank_watch.h"
 #include "configs/monitor_config.h"
 #include "probe/keel.h"
 
@@ -39,14 +40,16 @@ typedef struct keel_judge {
     keel_status (*save)(void *context, void **bytes, size_t *size); // training thread, after a drain
     keel_status (*load)(void *context, uint64_t step, const void *bytes,
                         size_t size); // training thread, before the first step
-    // Recorder thread, once a second while a step of this process goes on for SECONDS already and no row comes. NULL:
-    // not interested.
-    void (*watch)(void *context, double seconds);
+    // Recorder thread, once a second while a step of this process goes on for SECONDS already and no row comes;
+    // WAITED_FOR: by what the ranks of this host know, NULL where they do not. NULL: not interested.
+    void (*watch)(void *context, double seconds, const keel_host_event *waited_for);
 } keel_judge;
 
 typedef struct keel_monitor_options {
-    const keel_monitor_config *config; // borrowed, outlives the monitor
-    const keel_merge *merge;           // vtable; NULL: one process. Copied, its context taken over if open succeeds
+    const keel_monitor_config *config;    // borrowed, outlives the monitor
+    const keel_merge *merge;              // vtable; NULL: one process. Copied, its context taken over if open succeeds
+    const keel_rank_watch_options *watch; // NULL: ranks do not watch one another. Copied, its board taken over by
+                                          // keel_monitor_open if that succeeds
     // Texts are borrowed until keel_monitor_close.
     const char *run_id; // NULL: made up; the same on every segment of one run: a resumed run passes the stored one
     const char *command;

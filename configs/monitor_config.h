@@ -42,6 +42,7 @@ typedef struct keel_monitor_config {
     int64_t queue_depth;          // merged frames that may wait for the writer thread; 8
     int64_t segment_bytes;        // a store segment is closed at this size; 1 GiB
     double merge_timeout_seconds; // a merge that outlives it is abandoned; 300
+    double hang_timeout_seconds;  // a job in which a rank is silent for so long is ended; 1800; 0: never
     keel_rule_param *params;      // rules.*
     size_t param_count;
     bool alert_log;   // alerts to the log

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "analyzers/alert/alert.h"
+#include "analyzers/alert/alert_event.h"
 #include "analyzers/online.h"
 #include "collectors/monitor.h"
 #include "collectors/store/reader.h"
@@ -19,7 +20,9 @@ struct keel_assembly {
     char run_id[64]; // of the run that is continued; "" for a new one
     keel_probe *probe;
     keel_monitor *monitor;
-    keel_merge merge; // until the monitor takes it over; zeros: none
+    keel_merge merge;      // until the monitor takes it over; zeros: none
+    keel_beat_board board; // the same
+    uint32_t rank;
 };
 
 // What the run directory holds already. A store that cannot be read does not stop a run from being resumed: training
@@ -80,11 +83,38 @@ static keel_status add_sinks(keel_assembly *assembly, uint32_t last_incident) {
     return keel_monitor_add_sink(assembly->monitor, &sink);
 }
 
+// On the thread of the watch over ranks. A hang is told by rank 0's judge while rank 0 can.
+static void alert_event(void *context, const keel_host_event *event) {
+    const keel_assembly *assembly = context;
+    if (event->kind == KEEL_HOST_SILENT && assembly->rank == 0) return;
+    if (keel_alert_event(assembly->config, event)) keel_log(KEEL_LOG_ERROR, "%s", keel_error());
+}
+
+// When another rank's silence counts is the rule's to say.
+static keel_status plan_watch(keel_assembly *assembly, const keel_assembly_options *options,
+                              keel_rank_watch_options *watch) {
+    keel_analysis *rules;
+    keel_status status = keel_analysis_open(assembly->config, &rules);
+    if (status) return status;
+    *watch = (keel_rank_watch_options){.directory = assembly->directory,
+                                       .hang_times = keel_analysis_param(rules, "hang", "times"),
+                                       .hang_seconds = keel_analysis_param(rules, "hang", "min_seconds"),
+                                       .end_seconds = assembly->config->hang_timeout_seconds,
+                                       .context = assembly,
+                                       .alert = alert_event,
+                                       .end_job = options->end_job};
+    keel_analysis_close(rules);
+    if (!assembly->board.table) status = keel_beat_board_alone((int32_t)assembly->rank, &assembly->board);
+    watch->board = assembly->board;
+    return status;
+}
+
 keel_status keel_assembly_open(const keel_assembly_options *options, keel_assembly **out) {
     keel_assembly *assembly = calloc(1, sizeof *assembly);
     if (!assembly) return keel_fail(KEEL_ERR_MEMORY, "no memory for the monitor");
     keel_status status = KEEL_OK;
     if (options->merge) assembly->merge = *options->merge;
+    if (options->board) assembly->board = *options->board;
     assembly->config = options->config;
     if (!assembly->config) {
         status = options->monitor_path
@@ -94,7 +124,8 @@ keel_status keel_assembly_open(const keel_assembly_options *options, keel_assemb
         assembly->config = assembly->owned_config;
     }
 
-    const uint32_t rank = options->merge ? options->merge->rank : 0;
+    const uint32_t rank = assembly->rank = options->merge ? options->merge->rank : 0;
+    keel_rank_watch_options watch;
     if ((status = keel_probe_open(rank, &assembly->probe))) goto fail;
     if (!assembly->config->enabled) {
         *out = assembly;
@@ -115,8 +146,10 @@ keel_status keel_assembly_open(const keel_assembly_options *options, keel_assemb
         status = keel_fail(KEEL_ERR_MEMORY, "no memory for the monitor");
         goto fail;
     }
+    if ((status = plan_watch(assembly, options, &watch))) goto fail;
     if ((status = keel_monitor_open(&(keel_monitor_options){.config = assembly->config,
                                                             .merge = options->merge,
+                                                            .watch = &watch,
                                                             .run_id = *assembly->run_id ? assembly->run_id : NULL,
                                                             .command = assembly->command,
                                                             .config_yaml = assembly->config_yaml,
@@ -127,6 +160,7 @@ keel_status keel_assembly_open(const keel_assembly_options *options, keel_assemb
                                     &assembly->monitor)))
         goto fail;
     assembly->merge = (keel_merge){0};
+    assembly->board = (keel_beat_board){0};
     if (rank == 0 && (status = add_sinks(assembly, last_incident))) goto fail;
     if ((status = keel_monitor_attach(assembly->monitor, assembly->probe))) goto fail;
     *out = assembly;
@@ -152,6 +186,7 @@ keel_status keel_assembly_close(keel_assembly *assembly) {
     if (!assembly) return KEEL_OK;
     keel_status status = assembly->monitor ? keel_monitor_close(assembly->monitor) : KEEL_OK;
     if (assembly->merge.close) assembly->merge.close(assembly->merge.context, false);
+    keel_beat_board_close(&assembly->board);
     keel_probe_close(assembly->probe);
     keel_monitor_config_free(assembly->owned_config);
     free(assembly->directory);

@@ -4,6 +4,7 @@
 #define KEEL_TOOLS_ASSEMBLE_H
 
 #include "collectors/merge.h"
+#include "collectors/watch/beat_board.h"
 #include "configs/monitor_config.h"
 #include "probe/keel.h"
 
@@ -14,10 +15,13 @@ typedef struct keel_assembly_options {
     const keel_monitor_config *config; // or a configuration already read; borrowed
     const char *output;                // run directory where the YAML names none; NULL: "runs/keel"
     const keel_merge *merge;           // NULL: one process. Copied, and taken over, also on failure
-    const char *command;               // for the store; NULL: unknown
-    const char *config_yaml;           // the program's own settings, for the store; NULL: none
-    uint32_t dp, tp, pp, ep;           // mesh; 0 counts as 1
-    bool resume;                       // continue the run in the directory; false: the directory must hold none
+    const keel_beat_board
+        *board; // of this node's ranks (collectors/mpi/node_board.h); NULL: of this one alone. The same
+    void (*end_job)(void *context); // for a job that cannot go on: collectors/watch/rank_watch.h; NULL: _exit
+    const char *command;            // for the store; NULL: unknown
+    const char *config_yaml;        // the program's own settings, for the store; NULL: none
+    uint32_t dp, tp, pp, ep;        // mesh; 0 counts as 1
+    bool resume;                    // continue the run in the directory; false: the directory must hold none
 } keel_assembly_options;
 
 // KEEL_ERR_CONFIG with file, line and key; KEEL_ERR_USAGE where the directory holds a run and resume is false.

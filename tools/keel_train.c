@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "collectors/mpi/merge_mpi.h"
+#include "collectors/mpi/node_board.h"
 #include "configs/monitor_config.h"
 #include "configs/train_config.h"
 #include "tools/assemble.h"
@@ -284,6 +285,12 @@ static keel_status replay(const arguments *args) {
     return status;
 }
 
+static void end_job(void *context) {
+    (void)context;
+    fflush(NULL);
+    MPI_Abort(MPI_COMM_WORLD, exit_code(KEEL_ERR_DIVERGED));
+}
+
 static keel_status train(const arguments *args, const keel_affinity *affinity, bool threaded) {
     keel_train_config *config = NULL;
     keel_monitor_config *monitor = NULL;
@@ -292,6 +299,7 @@ static keel_status train(const arguments *args, const keel_affinity *affinity, b
     char *settings = NULL;
     bool started = false;
     keel_merge merge = {0};
+    keel_beat_board board = {0};
     console_view console = {.resume = args->resume};
 
     keel_status status = keel_train_config_load(args->config_path, args->train_sets, args->train_count, &config);
@@ -301,6 +309,8 @@ static keel_status train(const arguments *args, const keel_affinity *affinity, b
 
     if (size > 1) status = keel_merge_mpi_open(MPI_COMM_WORLD, threaded, &merge);
     if ((status = agree(status))) goto done;
+    if (size > 1) status = keel_node_board_open(MPI_COMM_WORLD, &board);
+    if ((status = agree(status))) goto done;
     keel_monitor_config *off = NULL;
     if (!monitor || args->print_structure) {
         if ((status = agree(keel_monitor_config_default(&off)))) goto done;
@@ -309,6 +319,8 @@ static keel_status train(const arguments *args, const keel_affinity *affinity, b
     status = keel_assembly_open(&(keel_assembly_options){.config = off ? off : monitor,
                                                          .output = DEFAULT_OUTPUT,
                                                          .merge = size > 1 ? &merge : NULL,
+                                                         .board = size > 1 ? &board : NULL,
+                                                         .end_job = end_job,
                                                          .command = args->command,
                                                          .config_yaml = settings,
                                                          .dp = (uint32_t)size,

@@ -31,6 +31,7 @@ extern const keel_detector keel_detect_initialisation;
 extern const keel_detector keel_detect_fp16_overflow;
 extern const keel_detector keel_detect_memory_growth;
 extern const keel_detector keel_detect_straggler;
+extern const keel_detector keel_detect_dead_rank;
 extern const keel_detector keel_detect_hang;
 extern const keel_detector keel_detect_router_collapse;
 extern const keel_detector keel_detect_drop_rate;

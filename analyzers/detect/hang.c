@@ -2,6 +2,8 @@
 //
 // Longer than ten times the median step and than min_seconds. Live it is told while the step goes on (the monitor looks
 // once a second), so that somebody hears of a run that stands; afterwards by the duration of the step, if it did end.
+// The rank that the others wait for is named by the ranks of its host, which watch one another, and who write it down
+// themselves: so it is known of a run that did not outlive it.
 // The first step is left out, and what lies between two steps (a checkpoint, an evaluation) is none.
 #include <inttypes.h>
 #include <math.h>
@@ -34,14 +36,15 @@ static bool is_hang(const state *s, const double *p, double seconds) {
     return s->records >= 2 && seconds >= p[P_SECONDS] && seconds >= p[P_TIMES] * s->seconds.median;
 }
 
-static void report(const state *s, uint64_t step, double seconds, const char *clause, keel_findings *findings) {
+static void report(const state *s, uint64_t step, double seconds, int64_t rank, const char *clause,
+                   keel_findings *findings) {
     keel_finding f = {.series = "step_seconds",
                       .severity = KEEL_CRITICAL,
                       .key = s->key,
                       .closed = !s->active,
                       .at_once = !s->active,
                       .site = -1,
-                      .rank = -1,
+                      .rank = rank,
                       .first_step = step,
                       .peak_step = step,
                       .last_step = step,
@@ -52,15 +55,27 @@ static void report(const state *s, uint64_t step, double seconds, const char *cl
     keel_findings_add(findings, &f);
 }
 
-static void watch(void *memory, const keel_detector_input *in, double seconds, keel_findings *findings) {
-    state *s = memory;
-    if (!is_hang(s, in->params, seconds)) return;
+static void tell(state *s, uint64_t step, double seconds, const keel_host_event *waited_for, keel_findings *findings) {
     if (!s->active) s->key++;
     s->active = 1;
-    char clause[KEEL_CLAUSE_BYTES];
-    snprintf(clause, sizeof clause, "step %" PRIu64 " has gone on for %.3g s: a step takes %.3g s", s->last_step + 1,
-             seconds, s->seconds.median);
-    report(s, s->last_step + 1, seconds, clause, findings);
+    char clause[KEEL_CLAUSE_BYTES], who[KEEL_CLAUSE_BYTES / 2] = "";
+    if (waited_for && waited_for->rank >= 0)
+        snprintf(who, sizeof who, ", waiting for rank %d (%s)", (int)waited_for->rank, waited_for->how);
+    snprintf(clause, sizeof clause, "step %" PRIu64 " has gone on for %.3g s%s: a step takes %.3g s", step, seconds,
+             who, s->seconds.median);
+    report(s, step, seconds, waited_for ? waited_for->rank : -1, clause, findings);
+}
+
+static void watch(void *memory, const keel_detector_input *in, double seconds, const keel_host_event *waited_for,
+                  keel_findings *findings) {
+    state *s = memory;
+    if (is_hang(s, in->params, seconds)) tell(s, s->last_step + 1, seconds, waited_for, findings);
+}
+
+// Whoever told has judged by the same limit.
+static void event(void *memory, const keel_detector_input *in, const keel_host_event *seen, keel_findings *findings) {
+    (void)in;
+    if (seen->kind == KEEL_HOST_SILENT) tell(memory, seen->step, seen->seconds, seen, findings);
 }
 
 static void update(void *memory, const keel_detector_input *in, keel_findings *findings) {
@@ -72,7 +87,7 @@ static void update(void *memory, const keel_detector_input *in, keel_findings *f
         char clause[KEEL_CLAUSE_BYTES];
         snprintf(clause, sizeof clause, "step %" PRIu64 " took %.3g s: a step takes %.3g s", step->step, step->seconds,
                  s->seconds.median);
-        report(s, step->step, step->seconds, clause, findings);
+        report(s, step->step, step->seconds, -1, clause, findings);
     } else if (step->seconds > 0 && s->records > 0) // the first one sets things up
         keel_window_push(&s->seconds, s->store, step->seconds);
     s->records++;
@@ -90,4 +105,5 @@ const keel_detector keel_detect_hang = {
     .init = init,
     .update = update,
     .watch = watch,
+    .event = event,
 };

@@ -38,6 +38,10 @@ static const advice table[] = {
     {"", "memory leak", "look at what that rank keeps from step to step, before its host runs out of memory"},
     {"", "router collapse", "raise the weight of the balance loss, or start the router again"},
     {"", "experts drop tokens", "raise the capacity factor, or the weight of the balance loss"},
+    {"", "dead rank",
+     "look at the end of that rank's own output and at its host's kernel log (out of memory, hardware), then resume "
+     "from the "
+     "last checkpoint"},
     {"", "hang", "look at the stacks of all ranks: the one that is not in the collective is what the others wait for"},
     {"nonfinite", "non-finite tensor",
      "go back to the last checkpoint before the first step; if it happens again there, look at this tensor's input and "

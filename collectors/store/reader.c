@@ -186,8 +186,7 @@ uint64_t keel_store_rows(const keel_store_reader *r) {
     return last->first_row + keel_segment_reader_rows(last->reader);
 }
 
-// The folder that holds segment files.
-static char *folder_of(const keel_store_reader *r) {
+char *keel_store_folder(const keel_store_reader *r) {
     if (r->is_directory) return strdup(r->path);
     const char *slash = strrchr(r->path, '/');
     if (!slash) return strdup(".");
@@ -197,7 +196,7 @@ static char *folder_of(const keel_store_reader *r) {
 keel_store_state keel_store_state_of(const keel_store_reader *r) {
     if (!keel_segment_reader_open_mark(r->segments[r->count - 1].reader)) return KEEL_STORE_CLOSED;
     // A writer that lives has the lock of the directory.
-    char *folder = folder_of(r);
+    char *folder = keel_store_folder(r);
     const int fd = folder ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
     free(folder);
     if (fd < 0) return KEEL_STORE_KILLED;

@@ -12,6 +12,8 @@ typedef struct keel_store_reader keel_store_reader;
 // of /steps. A process cannot read a segment that it is writing itself.
 keel_status keel_store_open(const char *path, keel_store_reader **reader);
 void keel_store_close(keel_store_reader *reader); // NULL is fine
+// The run's directory, also where one of its segments was opened; malloc'ed, the caller's. NULL: no memory.
+char *keel_store_folder(const keel_store_reader *reader);
 
 uint32_t keel_store_segments(const keel_store_reader *reader);
 // Tables of segment S (site and scalar ids may differ between segments). Valid until close. op_mask is NULL: what a

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 BIN = os.environ["KEEL_BIN"]
@@ -71,6 +72,52 @@ class Case(unittest.TestCase):
         if expect is not None:
             self.assertEqual(p.returncode, expect, f"{args}\nstdout: {p.stdout[-2000:]}\nstderr: {p.stderr[-2000:]}")
         return p
+
+    def start(self, args, log, env=ENV):
+        """The job in the background, what it prints in LOG; killed with all its processes at the end of the test."""
+        with open(log, "w") as f:
+            p = subprocess.Popen(args, env=env, stdout=f, stderr=f, start_new_session=True, cwd=self.dir)
+        self.addCleanup(self.kill_tree, p)
+        return p
+
+    def tree_of(self, p):
+        """Process ids of the job, mpirun first."""
+        tree = [p.pid]
+        for pid in tree:
+            children = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True).stdout.split()
+            tree += map(int, children)
+        return tree
+
+    def ranks_of(self, p):
+        """Process ids by rank."""
+        found = {}
+        for pid in self.tree_of(p):
+            with open(f"/proc/{pid}/environ", "rb") as f:
+                for entry in f.read().split(b"\0"):
+                    if entry.startswith(b"OMPI_COMM_WORLD_RANK="):
+                        found[int(entry.split(b"=")[1])] = pid
+        return found
+
+    def kill_tree(self, p):
+        for pid in self.tree_of(p):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        p.wait()
+
+    def wait_for(self, what, seconds=30):
+        deadline = time.time() + seconds
+        while not what():
+            self.assertLess(time.time(), deadline, "it never came")
+            time.sleep(0.05)
+
+    def steps_made(self, output="out"):
+        path = self.path(output, "train.csv")
+        if not os.path.exists(path):
+            return 0
+        with open(path) as f:
+            return max(sum(1 for _ in f) - 1, 0)
 
     def report(self, path):
         return json.loads(self.run_program([KEEL, "report", path, "--format", "json"]).stdout)

@@ -255,12 +255,12 @@ static void a_step_that_does_not_end_is_told_while_it_lasts(void **unused) {
     (void)unused;
     tensor_run *r = tensor_open(2, plain);
     tensor_begin(r);
-    assert_int_equal(keel_analysis_watch(r->analysis, 1000), KEEL_OK); // the first step may take its time
+    assert_int_equal(keel_analysis_watch(r->analysis, 1000, NULL), KEEL_OK); // the first step may take its time
     tensor_quiet(r, 20);
     size_t changed;
-    assert_int_equal(keel_analysis_watch(r->analysis, 299), KEEL_OK);
+    assert_int_equal(keel_analysis_watch(r->analysis, 299, NULL), KEEL_OK);
     assert_null(tensor_incident(r, "hang", KEEL_INFO));
-    assert_int_equal(keel_analysis_watch(r->analysis, 301), KEEL_OK);
+    assert_int_equal(keel_analysis_watch(r->analysis, 301, NULL), KEEL_OK);
     keel_analysis_changed(r->analysis, &changed);
     assert_int_equal(changed, 1);
     const keel_incident *k = tensor_incident(r, "hang", KEEL_CRITICAL);
@@ -290,6 +290,75 @@ static void a_step_that_does_not_end_is_told_while_it_lasts(void **unused) {
     assert_non_null(k);
     assert_string_equal(k->message, live.message);
     assert_int_equal(k->first_step, live.first_step);
+    tensor_end(r);
+}
+
+static void a_hang_names_the_rank_that_others_wait_for(void **unused) {
+    (void)unused;
+    const keel_host_event silent = {
+        .kind = KEEL_HOST_SILENT, .rank = 1, .step = 21, .seconds = 310, .how = "stopped by a signal"};
+    for (int live = 0; live < 2; live++) {
+        tensor_run *r = tensor_open(2, plain);
+        tensor_begin(r);
+        tensor_quiet(r, 20);
+        if (live)
+            assert_int_equal(keel_analysis_watch(r->analysis, 310, &silent), KEEL_OK);
+        else
+            assert_int_equal(keel_analysis_event(r->analysis, &silent), KEEL_OK);
+        const keel_incident *k = tensor_incident(r, "hang", KEEL_CRITICAL);
+        assert_non_null(k);
+        assert_int_equal(k->rank, 1);
+        assert_int_equal(k->first_step, 21);
+        assert_int_equal(k->open, 1);
+        assert_non_null(strstr(k->message, "step 21 has gone on for 310 s, waiting for rank 1 (stopped by a signal)"));
+        tensor_next(r);
+        r->row.step.seconds = 400;
+        tensor_judge(r);
+        k = tensor_incident(r, "hang", KEEL_CRITICAL);
+        assert_int_equal(k->open, 0);
+        assert_int_equal(k->rank, 1);
+        tensor_end(r);
+    }
+}
+
+static void a_dead_rank_is_an_incident_until_the_run_goes_on(void **unused) {
+    (void)unused;
+    tensor_run *r = tensor_open(4, plain);
+    tensor_begin(r);
+    tensor_quiet(r, 20);
+    const double died = r->row.step.time_unix + 1;
+    const keel_host_event dead = {.kind = KEEL_HOST_GONE,
+                                  .rank = 2,
+                                  .step = 21,
+                                  .time_unix = died,
+                                  .pid = 77,
+                                  .host = "here",
+                                  .how = "it was killed or has crashed"};
+    assert_int_equal(keel_analysis_event(r->analysis, &dead), KEEL_OK);
+    keel_host_event later = dead; // what the launcher ends
+    later.rank = 0;
+    later.time_unix += 2;
+    assert_int_equal(keel_analysis_event(r->analysis, &later), KEEL_OK);
+    size_t count;
+    const keel_incident *k = keel_analysis_incidents(r->analysis, &count);
+    assert_int_equal(count, 1);
+    assert_string_equal(k->rule, "dead_rank");
+    assert_string_equal(k->cause, "dead rank");
+    assert_int_equal(k->severity, KEEL_CRITICAL);
+    assert_int_equal(k->rank, 2);
+    assert_int_equal(k->open, 1);
+    assert_string_equal(k->message, "rank 2 (process 77 on here) is gone in step 21: it was killed or has crashed");
+    tensor_next(r);
+    r->row.step.time_unix = died - 0.5; // was on its way when that rank died
+    tensor_judge(r);
+    assert_int_equal(tensor_incident(r, "dead_rank", KEEL_CRITICAL)->open, 1);
+    tensor_next(r);
+    r->row.step.time_unix = died + 100;
+    tensor_judge(r);
+    k = tensor_incident(r, "dead_rank", KEEL_CRITICAL);
+    assert_int_equal(k->open, 0);
+    assert_int_equal(k->rank, 2);
+    assert_non_null(strstr(k->message, "the run has gone on since"));
     tensor_end(r);
 }
 
@@ -330,6 +399,8 @@ int main(void) {
         cmocka_unit_test(a_leak_is_told_with_its_rank),
         cmocka_unit_test(the_rank_that_others_wait_for_is_named),
         cmocka_unit_test(a_step_that_does_not_end_is_told_while_it_lasts),
+        cmocka_unit_test(a_hang_names_the_rank_that_others_wait_for),
+        cmocka_unit_test(a_dead_rank_is_an_incident_until_the_run_goes_on),
         cmocka_unit_test(a_resume_on_other_ranks_is_a_note),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
