@@ -76,6 +76,19 @@ static const keel_yaml_field model_fields[] = {
     KEEL_YAML_ROW_ENUM(keel_model_config, head_compute_dtype, precision_names),
 };
 
+static const keel_yaml_field moe_fields[] = {
+    KEEL_YAML_ROW_INT(keel_moe_config, expert_num, 1, 1 << 16),
+    KEEL_YAML_ROW_INT(keel_moe_config, num_experts_chosen, 1, 1 << 16),
+    KEEL_YAML_ROW_DOUBLE(keel_moe_config, capacity_factor, -MANY, MANY),
+    KEEL_YAML_ROW_DOUBLE(keel_moe_config, aux_loss_factor, 0, KEEL_YAML_FINITE),
+    KEEL_YAML_ROW_DOUBLE(keel_moe_config, z_loss_factor, 0, KEEL_YAML_FINITE),
+    KEEL_YAML_ROW_BOOL(keel_moe_config, norm_topk_prob),
+    KEEL_YAML_ROW_BOOL(keel_moe_config, use_gmm),
+    KEEL_YAML_ROW_BOOL(keel_moe_config, enable_gmm_safe_tokens),
+    KEEL_YAML_ROW_BOOL(keel_moe_config, use_fused_ops_permute),
+    KEEL_YAML_ROW_BOOL(keel_moe_config, callback_moe_droprate),
+};
+
 static const keel_yaml_field optimizer_fields[] = {
     KEEL_YAML_ROW_ENUM(keel_optimizer_config, type, optimizer_names),
     KEEL_YAML_ROW_SECTION(betas),
@@ -116,7 +129,8 @@ static const keel_yaml_field dataset_fields[] = {
     KEEL_YAML_ROW_BOOL(keel_dataset_config, shuffle),
 };
 
-static const keel_yaml_field callback_fields[] = {KEEL_YAML_ROW_SECTION(checkpoint)};
+static const keel_yaml_field callback_fields[] = {KEEL_YAML_ROW_SECTION(checkpoint),
+                                                  KEEL_YAML_ROW_SECTION(MoEDropRateCallback)};
 
 static const keel_yaml_field checkpoint_fields[] = {
     KEEL_YAML_ROW_INT(keel_checkpoint_config, save_interval, 0, MANY),
@@ -189,6 +203,35 @@ static keel_status check_model(const keel_yaml_node *node, keel_model_config *mo
     bool gpt2 = model->model_type == KEEL_MODEL_GPT2;
     if (!keel_yaml_get(node, "tie_word_embeddings")) model->tie_word_embeddings = gpt2;
     return gpt2 ? check_gpt2(node, model) : check_llama(node, model);
+}
+
+// What there are experts for, only where there are some.
+static keel_status check_moe(const keel_yaml_node *root, keel_train_config *config) {
+    const keel_yaml_node *node = keel_yaml_get(root, "moe_config");
+    const keel_moe_config *moe = &config->model.moe;
+    const int64_t shared = config->parallel.expert_parallel;
+    const keel_yaml_node *parallel = keel_yaml_get(keel_yaml_get(root, "parallel_config"), "expert_parallel");
+    if (keel_yaml_kind_of(node) != KEEL_YAML_NULL && !keel_yaml_get(node, "expert_num"))
+        return keel_yaml_fail_key(node, "expert_num", "missing");
+    if (moe->expert_num <= 1) {
+        if (shared > 1) return keel_yaml_fail(parallel, "%lld, but the model has no experts", (long long)shared);
+        if (moe->callback_moe_droprate)
+            return keel_yaml_fail(keel_yaml_kind_of(node) == KEEL_YAML_NULL ? keel_yaml_get(root, "callback") : node,
+                                  "drop rates are wanted, but the model has no experts");
+        return KEEL_OK;
+    }
+    if (config->model.model_type != KEEL_MODEL_LLAMA)
+        return keel_yaml_fail(keel_yaml_get(node, "expert_num"), "only llama can have experts");
+    if (moe->num_experts_chosen > moe->expert_num)
+        return keel_yaml_fail(keel_yaml_get(node, "num_experts_chosen"), "%lld is more than expert_num, %lld",
+                              (long long)moe->num_experts_chosen, (long long)moe->expert_num);
+    if (moe->enable_gmm_safe_tokens && !moe->use_gmm)
+        return keel_yaml_fail(keel_yaml_get(node, "enable_gmm_safe_tokens"),
+                              "only the grouped product has any: use_gmm");
+    if (moe->expert_num % shared)
+        return keel_yaml_fail(parallel, "%lld does not divide moe_config.expert_num, %lld", (long long)shared,
+                              (long long)moe->expert_num);
+    return KEEL_OK;
 }
 
 static keel_status read_wrapper(const keel_yaml_node *node, keel_wrapper_config *wrapper) {
@@ -270,10 +313,16 @@ static keel_status read_dataset(const keel_yaml_node *node, keel_dataset_config 
     return status;
 }
 
-static keel_status read_callback(const keel_yaml_node *node, keel_checkpoint_config *checkpoint) {
+static keel_status read_callback(const keel_yaml_node *node, keel_train_config *config) {
+    const keel_yaml_node *drop_rate = keel_yaml_get(node, "MoEDropRateCallback");
+    bool wanted = false;
     keel_status status = keel_yaml_read(node, callback_fields, COUNT(callback_fields), NULL);
-    if (status) return status;
-    return keel_yaml_read(keel_yaml_get(node, "checkpoint"), checkpoint_fields, COUNT(checkpoint_fields), checkpoint);
+    if (!status)
+        status = keel_yaml_read(keel_yaml_get(node, "checkpoint"), checkpoint_fields, COUNT(checkpoint_fields),
+                                &config->checkpoint);
+    if (!status && keel_yaml_kind_of(drop_rate) != KEEL_YAML_NULL) status = keel_yaml_to_bool(drop_rate, &wanted);
+    config->model.moe.callback_moe_droprate |= wanted;
+    return status;
 }
 
 // Every value by itself, before any question of what is missing or does not fit together.
@@ -283,12 +332,13 @@ static keel_status read_values(const keel_yaml_node *root, keel_train_config *co
     if (!status) status = keel_yaml_read(SECTION(runner_config), runner_fields, COUNT(runner_fields), &config->runner);
     if (!status) status = read_wrapper(SECTION(runner_wrapper), &config->wrapper);
     if (!status) status = keel_yaml_read(SECTION(model_config), model_fields, COUNT(model_fields), &config->model);
+    if (!status) status = keel_yaml_read(SECTION(moe_config), moe_fields, COUNT(moe_fields), &config->model.moe);
     if (!status) status = read_optimizer(SECTION(optimizer), &config->optimizer);
     if (!status) status = keel_yaml_read(SECTION(lr_schedule), lr_fields, COUNT(lr_fields), &config->lr);
     if (!status)
         status = keel_yaml_read(SECTION(parallel_config), parallel_fields, COUNT(parallel_fields), &config->parallel);
     if (!status) status = read_dataset(SECTION(train_dataset), &config->dataset);
-    if (!status) status = read_callback(SECTION(callback), &config->checkpoint);
+    if (!status) status = read_callback(SECTION(callback), config);
     if (!status) status = keel_fault_configs_read(SECTION(faults), &config->faults, &config->fault_count);
     return status;
 #undef SECTION
@@ -302,6 +352,7 @@ static keel_status read_all(const keel_yaml_node *root, keel_train_config *confi
     if (!status && !config->runner.output_dir)
         status = keel_yaml_fail_kind(keel_yaml_get(keel_yaml_get(root, "runner_config"), "output_dir"), "a folder");
     if (!status) status = check_model(keel_yaml_get(root, "model_config"), &config->model);
+    if (!status) status = check_moe(root, config);
     if (!status) status = check_lr(keel_yaml_get(root, "lr_schedule"), config->runner.steps, &config->lr);
     return status;
 }
@@ -326,7 +377,12 @@ static keel_status read_document(keel_yaml *doc, keel_train_config **config) {
                   .layer_norm_epsilon = 1e-5,
                   .rms_norm_eps = 1e-6,
                   .theta = 10000,
-                  .initializer_range = 0.02},
+                  .initializer_range = 0.02,
+                  .moe = {.num_experts_chosen = 1,
+                          .aux_loss_factor = 0.05,
+                          .norm_topk_prob = true,
+                          .use_gmm = true,
+                          .use_fused_ops_permute = true}},
         .optimizer = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1},
         .lr = {.type = KEEL_LR_COSINE, .total_steps = UNSET},
         .parallel = {.model_parallel = 1, .pipeline_stage = 1, .expert_parallel = 1, .bucket_bytes = 4 << 20},

@@ -43,6 +43,20 @@ typedef struct keel_wrapper_config { // runner_wrapper
 typedef enum keel_precision { KEEL_FLOAT32, KEEL_BFLOAT16, KEEL_FLOAT16, KEEL_PRECISION_COUNT } keel_precision;
 const char *keel_precision_name(keel_precision precision);
 
+typedef struct keel_moe_config { // moe_config: a mixture of experts in place of every layer's mlp; llama only
+    int64_t expert_num;          // of a layer; 0 and 1: no mixture
+    int64_t num_experts_chosen;  // of them for each token; 1
+    double capacity_factor;      // an expert takes ceil(factor * chosen * seq_length / expert_num) assignments of a
+                                 // sequence, and drops the rest; <= 0, as unless set: it takes all
+    double aux_loss_factor;      // weight of the loss that balances the experts' loads; 0.05
+    double z_loss_factor;        // weight of mean(logsumexp(router logits)^2); 0
+    bool norm_topk_prob;         // the weights of a token's experts are divided by their sum; true
+    bool use_gmm;                // grouped product over all experts, else one expert after another; true
+    bool enable_gmm_safe_tokens; // an expert without a token gets a row of zeros
+    bool use_fused_ops_permute;  // one pass from tokens to experts and one back, else two; true
+    bool callback_moe_droprate;  // drop rates in the log, as does callback.MoEDropRateCallback
+} keel_moe_config;
+
 typedef enum keel_model_type { KEEL_MODEL_GPT2, KEEL_MODEL_LLAMA } keel_model_type;
 
 typedef struct keel_model_config { // model_config
@@ -72,6 +86,7 @@ typedef struct keel_model_config { // model_config
     int attention_value_dtype;   // the product of probabilities and values
     int embedding_compute_dtype; // "embedding"
     int head_compute_dtype;      // the last layer: "head"
+    keel_moe_config moe;         // moe_config
 } keel_model_config;
 
 typedef struct keel_param_group_config { // optimizer.groups[]: the first whose pattern is found in a parameter's name
@@ -145,8 +160,9 @@ typedef struct keel_train_config {
 // both.
 #define KEEL_TRAIN_SECTION_ROWS                                                                                        \
     KEEL_YAML_ROW_SECTION(runner_config), KEEL_YAML_ROW_SECTION(runner_wrapper), KEEL_YAML_ROW_SECTION(model_config),  \
-        KEEL_YAML_ROW_SECTION(optimizer), KEEL_YAML_ROW_SECTION(lr_schedule), KEEL_YAML_ROW_SECTION(parallel_config),  \
-        KEEL_YAML_ROW_SECTION(train_dataset), KEEL_YAML_ROW_SECTION(callback), KEEL_YAML_ROW_SECTION(faults)
+        KEEL_YAML_ROW_SECTION(moe_config), KEEL_YAML_ROW_SECTION(optimizer), KEEL_YAML_ROW_SECTION(lr_schedule),       \
+        KEEL_YAML_ROW_SECTION(parallel_config), KEEL_YAML_ROW_SECTION(train_dataset), KEEL_YAML_ROW_SECTION(callback), \
+        KEEL_YAML_ROW_SECTION(faults)
 
 // Loads, applies OVERRIDES ("key.path=value"), checks every range and how the values fit together (heads divide
 // hidden_size, ...).

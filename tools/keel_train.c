@@ -207,6 +207,8 @@ typedef struct console_view {
     const char *output_dir;
     uint64_t interval;
     bool resume;
+    bool drop_rates;    // wanted in the log
+    char routing[1024]; // of the step whose line is next
 } console_view;
 
 static void print_progress(void *context, const char *what, double done) {
@@ -236,6 +238,16 @@ static void open_csv(console_view *console, bool scaled) {
     (void)fseek(console->csv, 0, SEEK_END); // between reading and writing
 }
 
+static void take_routing(void *context, double aux_loss, double z_loss, const double *rates, size_t stride,
+                         size_t layers) {
+    console_view *console = context;
+    char *text = console->routing;
+    const size_t bytes = sizeof console->routing;
+    int used = snprintf(text, bytes, "  aux_loss %.4g  z_loss %.4g", aux_loss, z_loss);
+    for (size_t l = 0; l < layers && console->drop_rates && (size_t)used < bytes; l++)
+        used += snprintf(text + used, bytes - (size_t)used, "%s %.3g", l ? "" : "  drop_rate", rates[l * stride]);
+}
+
 static void print_step(void *context, const keel_step *step, double loss, double grad_norm, double lr,
                        double tokens_per_second, double loss_scale) {
     console_view *console = context;
@@ -250,8 +262,8 @@ static void print_step(void *context, const keel_step *step, double loss, double
     if (step->step != 1 && step->step % console->interval && !skipped) return;
     char scale[32] = "";
     if (loss_scale > 0) snprintf(scale, sizeof scale, "  loss_scale %g", loss_scale);
-    printf("step %6llu  loss %8.4f  grad_norm %9.4g  lr %.3e%s  %8.0f tokens/s%s\n", (unsigned long long)step->step,
-           loss, grad_norm, lr, scale, tokens_per_second, skipped ? "  update skipped" : "");
+    printf("step %6llu  loss %8.4f  grad_norm %9.4g  lr %.3e%s%s  %8.0f tokens/s%s\n", (unsigned long long)step->step,
+           loss, grad_norm, lr, scale, console->routing, tokens_per_second, skipped ? "  update skipped" : "");
     fflush(stdout);
 }
 
@@ -332,10 +344,14 @@ static keel_status train(const arguments *args, const keel_affinity *affinity, b
 
     console.output_dir = config->runner.output_dir;
     console.interval = (uint64_t)config->runner.log_interval;
-    status = keel_trainer_open(
-        config, MPI_COMM_WORLD, probe, args->resume,
-        &(keel_trainer_report){.context = &console, .progress = print_progress, .step = print_step, .note = print_note},
-        &trainer);
+    console.drop_rates = config->model.moe.callback_moe_droprate;
+    status = keel_trainer_open(config, MPI_COMM_WORLD, probe, args->resume,
+                               &(keel_trainer_report){.context = &console,
+                                                      .progress = print_progress,
+                                                      .step = print_step,
+                                                      .routing = take_routing,
+                                                      .note = print_note},
+                               &trainer);
     if ((status = agree(status))) goto done;
     if (args->print_structure) {
         if (rank == 0) keel_trainer_print_structure(trainer, stdout);

@@ -52,6 +52,15 @@ static void add_groups(keel_facts *facts, const keel_optimizer_config *optimizer
              crc);
 }
 
+static void add_experts(keel_facts *facts, const keel_moe_config *moe) {
+    add_int(facts, "moe_config.expert_num", true, moe->expert_num);
+    add_int(facts, "moe_config.num_experts_chosen", true, moe->num_experts_chosen);
+    add_int(facts, "moe_config.norm_topk_prob", true, moe->norm_topk_prob);
+    add_double(facts, "moe_config.capacity_factor", false, moe->capacity_factor > 0 ? moe->capacity_factor : 0);
+    add_double(facts, "moe_config.aux_loss_factor", false, moe->aux_loss_factor);
+    add_double(facts, "moe_config.z_loss_factor", false, moe->z_loss_factor);
+}
+
 void keel_facts_of(const keel_train_config *config, const char *data, uint32_t ranks, keel_facts *facts) {
     static const char *const model_names[] = {[KEEL_MODEL_GPT2] = "gpt2", [KEEL_MODEL_LLAMA] = "llama"};
     static const char *const lr_names[] = {
@@ -71,6 +80,8 @@ void keel_facts_of(const keel_train_config *config, const char *data, uint32_t r
     add_double(facts, "model_config.layer_norm_epsilon", true, model->layer_norm_epsilon);
     add_double(facts, "model_config.rms_norm_eps", true, model->rms_norm_eps);
     add_double(facts, "model_config.theta", true, model->theta);
+
+    if (model->moe.expert_num > 1) add_experts(facts, &model->moe);
 
     add_precision(facts, "model_config.compute_dtype", model->compute_dtype);
     add_precision(facts, "model_config.softmax_compute_dtype", model->softmax_compute_dtype);

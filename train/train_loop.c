@@ -122,6 +122,7 @@ static void end_step(keel_trainer *trainer, keel_step *end, outcome *out, double
     set_scalar(trainer, KEEL_SCALAR_CPU_WAIT, out->queued);
     const bool scaled = trainer->config->wrapper.scale_sense.type != KEEL_LOSS_SCALE_NONE;
     if (scaled) set_scalar(trainer, KEEL_SCALAR_LOSS_SCALE, out->loss_scale);
+    keel_routing_report_tell(&trainer->routing, trainer->probe, loss, &trainer->report);
     keel_step_end(trainer->probe, end);
     if (trainer->report.step)
         trainer->report.step(trainer->report.context, end, loss, out->grad_norm, out->lr, speed,
@@ -149,6 +150,7 @@ static keel_status run_step(keel_trainer *trainer, outcome *out) {
     keel_step_begin(trainer->probe, step);
     if (keel_taps_arm(trainer->taps, step)) end.flags |= KEEL_STEP_FAULT;
 
+    keel_routing_report_begin(&trainer->routing, trainer->model);
     keel_status status = forward_backward(trainer, step, out);
     // A rank that fails takes part here too.
     const keel_status measured =
@@ -159,6 +161,8 @@ static keel_status run_step(keel_trainer *trainer, outcome *out) {
     if (told) return told;
     if (out->control[KEEL_CONTROL_FAILED] > 0) return keel_agree(&trainer->mesh.world, status);
 
+    status = keel_routing_report_gather(&trainer->routing, trainer->model);
+    if (status) return status;
     out->skipped = out->control[KEEL_CONTROL_NONFINITE] > 0;
     // Of a loss that is not finite the scale is innocent.
     out->overflow = keel_loss_scale_end_step(scale, &progress->loss_scale, out->skipped) &&

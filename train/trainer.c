@@ -178,6 +178,9 @@ static keel_status open_model(keel_trainer *trainer) {
     for (size_t i = 0; i < params; i++)
         keel_buckets_pair(trainer->buckets, i, keel_optimizer_grad_tap(trainer->optimizer, i));
     if (!status) status = add_scalars(trainer);
+    if (!status)
+        status = keel_routing_report_open(&config->model, trainer->probe, &trainer->mesh, trainer->collectives,
+                                          &trainer->routing);
     trainer->faults = (keel_faults){
         .config = config, .model = trainer->model, .rank = (uint32_t)world->rank, .ranks = (uint32_t)world->size};
     if (!status) status = keel_faults_check(&trainer->faults);
@@ -313,6 +316,7 @@ void keel_trainer_close(keel_trainer *trainer) {
     free(trainer->tokens);
     keel_sequences_close(&trainer->own_sequences);
     keel_optimizer_close(trainer->optimizer);
+    keel_routing_report_close(&trainer->routing);
     keel_buckets_close(trainer->buckets);
     keel_zero_close(&trainer->zero);
     keel_collectives_close(trainer->collectives);

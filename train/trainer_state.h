@@ -10,6 +10,7 @@
 #include "train/faults/faults.h"
 #include "train/parallel/bucket.h"
 #include "train/parallel/mesh.h"
+#include "train/routing_report.h"
 #include "train/trainer.h"
 
 // What one small reduction tells all ranks at the end of a step.
@@ -54,6 +55,7 @@ struct keel_trainer {
     keel_zero zero;
     keel_buckets *buckets;
     keel_sequences own_sequences; // shards opened here; zeros where the caller gave its own
+    keel_routing_report routing;
     keel_loader loader;
     uint32_t *tokens; // [B, T + 1]
     keel_facts facts;

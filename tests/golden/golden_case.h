@@ -18,6 +18,8 @@ typedef struct golden_case {
     size_t steps, sequences, width; // of the tokens; width T + 1
     uint32_t *tokens;
     double *losses, *norms; // [steps]
+    double *aux_losses;     // [steps]; NULL: no experts
+    double *drop_rates;     // [steps, layers]; NULL: no experts
 } golden_case;
 
 static inline void golden_check(bool holds, const char *what) {
@@ -76,6 +78,10 @@ static inline golden_case golden_open(const char *name) {
     c.width = (size_t)shape[2];
     c.losses = golden_read(c.file, "loss", H5T_NATIVE_DOUBLE, shape, &ndim);
     c.norms = golden_read(c.file, "grad_norm", H5T_NATIVE_DOUBLE, shape, &ndim);
+    if (json_object_get(c.model, "num_local_experts")) {
+        c.aux_losses = golden_read(c.file, "aux_loss", H5T_NATIVE_DOUBLE, shape, &ndim);
+        c.drop_rates = golden_read(c.file, "drop_rate", H5T_NATIVE_DOUBLE, shape, &ndim);
+    }
     return c;
 }
 
@@ -83,6 +89,8 @@ static inline void golden_close(golden_case *c) {
     free(c->tokens);
     free(c->losses);
     free(c->norms);
+    free(c->aux_losses);
+    free(c->drop_rates);
     json_decref(c->model);
     json_decref(c->optimizer);
     H5Fclose(c->file);
@@ -109,6 +117,17 @@ static inline keel_model_config golden_model_config(const golden_case *c) {
         config.intermediate_size = (int64_t)golden_number(json, "intermediate_size");
         config.rms_norm_eps = golden_number(json, "rms_norm_eps");
         config.theta = golden_number(json, "rope_theta");
+    }
+    if (c->aux_losses) {
+        const json_t *capacity = json_object_get(json, "capacity_factor");
+        config.moe = (keel_moe_config){.expert_num = (int64_t)golden_number(json, "num_local_experts"),
+                                       .num_experts_chosen = (int64_t)golden_number(json, "num_experts_per_tok"),
+                                       .capacity_factor = json_number_value(capacity),
+                                       .aux_loss_factor = golden_number(json, "router_aux_loss_coef"),
+                                       .z_loss_factor = golden_number(json, "router_z_loss_coef"),
+                                       .norm_topk_prob = true,
+                                       .use_gmm = true,
+                                       .use_fused_ops_permute = true};
     }
     return config;
 }

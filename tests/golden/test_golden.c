@@ -65,11 +65,36 @@ static void assert_activations(const golden_case *golden, const rig *r) {
     assert_activation(golden, "final_norm", r, "final_norm", model->slots[0].last.state.normed);
 }
 
-static void run_case(const char *name, size_t accumulation) {
+// What the forward passes of STEP have told of their experts.
+static void assert_routing(const golden_case *golden, size_t step, const keel_moe_config *moe, rig *r) {
+    enum { LAYERS = 8 };
+    keel_routing_totals totals[LAYERS];
+    const size_t layers = r->model->context.layers;
+    assert_true(layers <= LAYERS);
+    keel_model_take_routing(r->model, totals);
+    double aux_loss = 0;
+    for (size_t l = 0; l < layers && golden->aux_losses; l++) {
+        char site[64];
+        snprintf(site, sizeof site, "layers.%zu.mlp.router.drop_rate", l);
+        const double expected = golden->drop_rates[step * layers + l];
+        assert_int_equal(totals[l].micro_batches, 1);
+        assert_near("drop_rate", totals[l].drop_rate, expected, 1e-12);
+        assert_near(site, rig_stats(r, site, KEEL_ACTIVATION)->max, expected, 1e-6);
+        aux_loss += moe->aux_loss_factor * totals[l].balance + moe->z_loss_factor * totals[l].z;
+    }
+    if (golden->aux_losses) assert_near("aux_loss", aux_loss, golden->aux_losses[step], 1e-5);
+}
+
+static void run_case(const char *name, size_t accumulation, const keel_moe_config *experts) {
     golden_case golden = golden_open(name);
     const size_t steps = golden.steps, sequences = golden.sequences, width = golden.width;
     const size_t micro = sequences / accumulation;
-    const keel_model_config config = golden_model_config(&golden);
+    keel_model_config config = golden_model_config(&golden);
+    if (experts) {
+        config.moe.use_gmm = experts->use_gmm;
+        config.moe.enable_gmm_safe_tokens = experts->enable_gmm_safe_tokens;
+        config.moe.use_fused_ops_permute = experts->use_fused_ops_permute;
+    }
     const keel_optimizer_config adamw = golden_optimizer_config(&golden);
     rig r;
     char path[512];
@@ -94,6 +119,7 @@ static void run_case(const char *name, size_t accumulation) {
             loss += sum * scale;
         }
         assert_near("loss", loss, golden.losses[step], 1e-5);
+        assert_routing(&golden, step, &config.moe, &r);
         if (step == 0) assert_tensors(&golden, "grad", r.model, grad);
         if (step == 0 && accumulation == 1) assert_activations(&golden, &r);
         double norm;
@@ -119,31 +145,43 @@ static void run_case(const char *name, size_t accumulation) {
     golden_close(&golden);
 }
 
+static void test_experts(void **state) {
+    (void)state;
+    static const keel_moe_config ways[] = {
+        {.use_gmm = true, .use_fused_ops_permute = true},
+        {.use_gmm = true, .enable_gmm_safe_tokens = true},
+        {.use_gmm = false, .use_fused_ops_permute = false},
+    };
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        run_case("mixtral-tiny", 1, &ways[i]);
+        run_case("mixtral-capacity", 1, &ways[i]);
+    }
+}
+
 static void test_gpt2(void **state) {
     (void)state;
-    run_case("gpt2-tiny", 1);
+    run_case("gpt2-tiny", 1, NULL);
 }
 
 static void test_gpt2_accumulated(void **state) {
     (void)state;
-    run_case("gpt2-tiny", 2);
+    run_case("gpt2-tiny", 2, NULL);
 }
 
 static void test_llama(void **state) {
     (void)state;
-    run_case("llama-tiny", 1);
+    run_case("llama-tiny", 1, NULL);
 }
 
 static void test_llama_accumulated(void **state) {
     (void)state;
-    run_case("llama-tiny", 2);
+    run_case("llama-tiny", 2, NULL);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gpt2),
-        cmocka_unit_test(test_gpt2_accumulated),
-        cmocka_unit_test(test_llama),
+        cmocka_unit_test(test_experts),           cmocka_unit_test(test_gpt2),
+        cmocka_unit_test(test_gpt2_accumulated),  cmocka_unit_test(test_llama),
         cmocka_unit_test(test_llama_accumulated),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

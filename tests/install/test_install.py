@@ -77,7 +77,7 @@ class Install(unittest.TestCase):
         for program in ("keel", "keel-train"):
             self.assertIn("usage:", run(os.path.join(self.prefix, "bin", program), "--help"))
         presets = os.listdir(os.path.join(self.prefix, "share", "keel"))
-        for preset in ("demo.yaml", "gpt2-124m.yaml", "llama-tiny.yaml", "monitor.yaml", "monitor-full.yaml"):
+        for preset in ("demo.yaml", "gpt2-124m.yaml", "llama-tiny.yaml", "experts-tiny.yaml", "monitor.yaml", "monitor-full.yaml"):
             self.assertIn(preset, presets)
         self.assertRegex(run(os.path.join(self.prefix, "bin", "keel"), "lab", "--list"), r"(?m)^nan +fault ")
 

@@ -77,6 +77,9 @@ int main(void) {
         run_case("gpt2-tiny", accumulation, 1000, true);
         run_case("llama-tiny", accumulation, 4 << 20, true);
     }
+    // Their balance is that of the whole batch.
+    run_case("mixtral-tiny", 1, 4 << 20, false);
+    run_case("mixtral-capacity", 1, 1000, check_size > 1);
     MPI_Finalize();
     return 0;
 }

@@ -1,5 +1,6 @@
 #include "train/model/context.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "train/tensor/ops.h"
@@ -27,6 +28,28 @@ static keel_status share_out(keel_context *c) {
     return KEEL_OK;
 }
 
+static keel_status count_experts(const keel_moe_config *moe, keel_context *c) {
+    const bool any = moe->expert_num > 1;
+    c->moe = *moe;
+    c->experts = any ? (size_t)moe->expert_num : 0;
+    c->local_experts = c->experts / (size_t)c->mesh->expert_parallel.size;
+    c->chosen = any ? (size_t)moe->num_experts_chosen : 0;
+    if (any && (c->gpt2 || c->chosen < 1 || c->chosen > c->experts))
+        return keel_fail(KEEL_ERR_CONFIG, "moe_config: %zu of %zu experts for each token, of a llama", c->chosen,
+                         c->experts);
+    if (c->local_experts * (size_t)c->mesh->expert_parallel.size != c->experts || (!any && c->mesh->ep > 1))
+        return keel_fail(KEEL_ERR_CONFIG, "parallel_config: expert_parallel %u does not divide %zu experts",
+                         c->mesh->ep, c->experts);
+    if (any && (double)c->rows * (double)c->chosen >= 0x1p32)
+        return keel_fail(KEEL_ERR_CONFIG, "moe_config: %zu tokens with %zu experts each are more than 2^32", c->rows,
+                         c->chosen);
+    if (any && moe->capacity_factor > 0) {
+        const double capacity = ceil(moe->capacity_factor * (double)(c->chosen * c->seq) / (double)c->experts);
+        c->capacity = capacity < (double)c->seq ? (size_t)capacity : c->seq;
+    }
+    return KEEL_OK;
+}
+
 keel_status keel_context_init(const keel_model_config *config, size_t batch, int threads, const keel_mesh *mesh,
                               keel_context *context) {
     const keel_model_config *m = config;
@@ -49,7 +72,8 @@ keel_status keel_context_init(const keel_model_config *config, size_t batch, int
     if (!c.intermediate && c.gpt2) c.intermediate = 4 * c.hidden;
     if (!c.intermediate) return keel_fail(KEEL_ERR_CONFIG, "model_config: intermediate_size is missing");
     c.vocab = (size_t)m->vocab_size;
-    const keel_status status = share_out(&c);
+    keel_status status = share_out(&c);
+    if (!status) status = count_experts(&m->moe, &c);
     if (status) return status;
     c.core_size = c.heads * c.head_size;
     c.qkv_size = c.core_size + 2 * c.kv_heads * c.head_size;

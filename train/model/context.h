@@ -43,6 +43,10 @@ typedef struct keel_context {
     size_t up_size;          // F, or 2 F (gate and up side by side)
     size_t vocab, layers;    // of the whole model
     size_t positions;        // rows of the learned position table
+    keel_moe_config moe;
+    size_t experts, chosen; // E, 0: every layer has an mlp; K of them for each token
+    size_t local_experts;   // of this rank: E / ep
+    size_t capacity;        // assignments of a sequence that an expert takes; 0: all
     float norm_eps;
     double theta; // RoPE base
 
@@ -53,6 +57,7 @@ typedef struct keel_context {
     float *master;          // flat: the weights
     float *weights;         // flat: rounded to the formats of their products; MASTER itself where all is float32
     float *grad;            // flat, borrowed from the caller of a pass
+    double scale;           // that the sum of the tokens' losses is multiplied by for it
     keel_grad_ready *ready; // who wants to know of gradients, within a backward pass; NULL: nobody
     void *ready_context;
     float *partials;  // [3, blocks, max(C, qkv_size, up_size)]: sums of blocks of rows

@@ -5,18 +5,42 @@ void keel_work_plan(const keel_context *context, keel_arena *arena, keel_work *w
     work->branch = keel_arena_take(arena, n);
     work->dnarrow = keel_arena_take(arena, n);
     work->dwide = keel_arena_take(arena, context->rows * context->sum_width);
-    work->dact = context->gpt2 ? work->dwide : keel_arena_take(arena, context->rows * context->intermediate);
+    if (context->experts)
+        keel_moe_plan(context, arena, &work->moe);
+    else
+        work->dact = context->gpt2 ? work->dwide : keel_arena_take(arena, context->rows * context->intermediate);
 }
 
 void keel_layer_plan(const keel_context *context, keel_arena *arena, keel_layer *layer) {
     keel_join_plan(context, arena, &layer->join1);
     keel_attention_plan_state(context, arena, &layer->attention.state);
     keel_join_plan(context, arena, &layer->join2);
-    keel_mlp_plan_state(context, arena, &layer->mlp.state);
+    if (context->experts)
+        keel_moe_plan_layer(context, arena, &layer->moe);
+    else
+        keel_mlp_plan_rows(context, arena, context->rows, &layer->mlp.state);
 }
 
-void keel_layer_connect(const keel_context *context, const keel_layer_params *params, const keel_place_taps *taps,
-                        keel_tap *logit_tap, keel_layer *layer) {
+static void connect_mlp(const keel_layer_params *params, const keel_place_taps *taps, keel_mlp_layer *mlp) {
+    mlp->up = &params->up;
+    mlp->up_tap = taps[KEEL_PLACE_UP].value;
+    mlp->up_grad_tap = taps[KEEL_PLACE_UP].grad;
+    mlp->act_tap = taps[KEEL_PLACE_ACT].value;
+    mlp->act_grad_tap = taps[KEEL_PLACE_ACT].grad;
+}
+
+static void connect_moe(const keel_layer_params *params, const keel_layer_places *places, keel_moe_layer *moe) {
+    moe->router.linear = &params->router;
+    moe->router.tap = places->taps[KEEL_PLACE_ROUTER].value;
+    moe->router.grad_tap = places->taps[KEEL_PLACE_ROUTER].grad;
+    moe->experts.down = &params->down;
+    moe->taps = &places->routing;
+    connect_mlp(params, places->taps, &moe->experts.mlp);
+}
+
+void keel_layer_connect(const keel_context *context, const keel_layer_params *params, const keel_layer_places *places,
+                        keel_layer *layer) {
+    const keel_place_taps *taps = places->taps;
     layer->params = params;
     layer->join2.norm = &params->norm2;
     layer->join2.taken_as = context->formats.compute;
@@ -29,16 +53,25 @@ void keel_layer_connect(const keel_context *context, const keel_layer_params *pa
     layer->attention.qkv_tap = taps[KEEL_PLACE_QKV].value;
     layer->attention.qkv_grad_tap = taps[KEEL_PLACE_QKV].grad;
     layer->attention.core_tap = taps[KEEL_PLACE_CORE].value;
-    layer->attention.logit_tap = logit_tap;
+    layer->attention.logit_tap = places->logit;
     layer->attention.core_grad_tap = taps[KEEL_PLACE_CORE].grad;
-    layer->mlp.up = &params->up;
-    layer->mlp.up_tap = taps[KEEL_PLACE_UP].value;
-    layer->mlp.up_grad_tap = taps[KEEL_PLACE_UP].grad;
-    layer->mlp.act_tap = taps[KEEL_PLACE_ACT].value;
-    layer->mlp.act_grad_tap = taps[KEEL_PLACE_ACT].grad;
+    if (context->experts)
+        connect_moe(params, places, &layer->moe);
+    else
+        connect_mlp(params, taps, &layer->mlp);
 }
 
-void keel_layer_forward(const keel_context *context, const keel_work *work, const keel_layer *layer) {
+static void mlp_forward(const keel_context *context, const keel_work *work, const keel_layer *layer) {
+    const keel_context *c = context;
+    const keel_layer_params *p = layer->params;
+    keel_linear_forward(c, &p->up, c->rows, layer->join2.state.normed, layer->mlp.state.up);
+    keel_lap(c, KEEL_PART_PRODUCTS);
+    keel_mlp_activate(c, &layer->mlp);
+    keel_linear_forward(c, &p->down, c->rows, layer->mlp.state.act, work->branch);
+    keel_lap(c, KEEL_PART_PRODUCTS);
+}
+
+keel_status keel_layer_forward(const keel_context *context, const keel_work *work, keel_layer *layer) {
     const keel_context *c = context;
     const keel_layer_params *p = layer->params;
     keel_linear_forward(c, &p->qkv, c->rows, layer->join1.state.normed, layer->attention.state.qkv);
@@ -47,14 +80,14 @@ void keel_layer_forward(const keel_context *context, const keel_work *work, cons
     keel_linear_forward(c, &p->out, c->rows, layer->attention.state.core, work->branch);
     keel_lap(c, KEEL_PART_PRODUCTS);
     keel_join_forward(c, &layer->join2, work->branch, layer->join1.state.stream);
-    keel_linear_forward(c, &p->up, c->rows, layer->join2.state.normed, layer->mlp.state.up);
-    keel_lap(c, KEEL_PART_PRODUCTS);
-    keel_mlp_activate(c, &layer->mlp);
-    keel_linear_forward(c, &p->down, c->rows, layer->mlp.state.act, work->branch);
-    keel_lap(c, KEEL_PART_PRODUCTS);
+    if (c->experts) return keel_moe_forward(c, &work->moe, &layer->moe, layer->join2.state.normed, work->branch);
+    mlp_forward(c, work, layer);
+    return KEEL_OK;
 }
 
-void keel_layer_backward(const keel_context *context, const keel_work *work, const keel_layer *layer, float *dstream) {
+// By DSTREAM, into WORK->dnarrow.
+static void mlp_backward(const keel_context *context, const keel_work *work, const keel_layer *layer,
+                         const float *dstream) {
     const keel_context *c = context;
     const keel_layer_params *p = layer->params;
     size_t n = c->rows;
@@ -69,6 +102,27 @@ void keel_layer_backward(const keel_context *context, const keel_work *work, con
     keel_context_tell(c, p->up.weight);
     keel_linear_backward_input(c, &p->up, n, work->dwide, work->dnarrow);
     keel_lap(c, KEEL_PART_PRODUCTS);
+}
+
+static keel_status moe_backward(const keel_context *context, const keel_work *work, const keel_layer *layer,
+                                const float *dstream) {
+    const keel_status status =
+        keel_moe_backward(context, &work->moe, &layer->moe, layer->join2.state.normed, dstream, work->dnarrow);
+    if (!status) keel_context_tell(context, layer->params->router.weight);
+    return status;
+}
+
+keel_status keel_layer_backward(const keel_context *context, const keel_work *work, const keel_layer *layer,
+                                float *dstream) {
+    const keel_context *c = context;
+    const keel_layer_params *p = layer->params;
+    size_t n = c->rows;
+    keel_status status = KEEL_OK;
+    if (c->experts)
+        status = moe_backward(c, work, layer, dstream);
+    else
+        mlp_backward(c, work, layer, dstream);
+    if (status) return status;
     keel_join_backward(c, &layer->join2, work->dnarrow, dstream, false);
     keel_linear_backward_weight(c, &p->out, n, layer->attention.state.core, dstream, false);
     keel_lap(c, KEEL_PART_PRODUCTS);
@@ -83,4 +137,5 @@ void keel_layer_backward(const keel_context *context, const keel_work *work, con
     keel_lap(c, KEEL_PART_PRODUCTS);
     keel_join_backward(c, &layer->join1, work->dnarrow, dstream, false);
     keel_context_tell(c, p->norm1.weight);
+    return KEEL_OK;
 }

@@ -5,6 +5,7 @@
 
 #include "train/model/attention.h"
 #include "train/model/mlp.h"
+#include "train/model/moe.h"
 #include "train/model/norm.h"
 #include "train/model/parameters.h"
 #include "train/model/places.h"
@@ -16,6 +17,7 @@ typedef struct keel_layer {
     keel_attention_layer attention;
     keel_join join2; // attention joins, norm2
     keel_mlp_layer mlp;
+    keel_moe_layer moe; // in its place, with experts
 } keel_layer;
 
 // Memory that all layers use in turn.
@@ -24,20 +26,22 @@ typedef struct keel_work {
     float *branch;  // [N, C] output of the branch that joins next, without its bias
     float *dnarrow; // [N, C]
     float *dwide;   // [N, sum_width] gradient by the widest products
-    float *dact;    // [N, F]; dwide for GPT-2
+    float *dact;    // [N, F]; dwide for GPT-2; NULL with experts
+    keel_moe moe;
 } keel_work;
 
 // All but WORK->attention.
 void keel_work_plan(const keel_context *context, keel_arena *arena, keel_work *work);
 void keel_layer_plan(const keel_context *context, keel_arena *arena, keel_layer *layer);
-// All but join1, which has its branch from below. TAPS [KEEL_PLACE_COUNT].
-void keel_layer_connect(const keel_context *context, const keel_layer_params *params, const keel_place_taps *taps,
-                        keel_tap *logit_tap, keel_layer *layer);
+// All but join1, which has its branch from below.
+void keel_layer_connect(const keel_context *context, const keel_layer_params *params, const keel_layer_places *places,
+                        keel_layer *layer);
 
 // join1 has its stream and norm. WORK->branch becomes the layer's last product, which joins join2.state.stream.
-void keel_layer_forward(const keel_context *context, const keel_work *work, const keel_layer *layer);
+keel_status keel_layer_forward(const keel_context *context, const keel_work *work, keel_layer *layer);
 // DSTREAM [N, C]: gradient by the stream above the layer, becomes that by the stream below it. The parameters'
 // gradients go to the context's gradients and are told of; that of the last product's bias is formed by who joins it.
-void keel_layer_backward(const keel_context *context, const keel_work *work, const keel_layer *layer, float *dstream);
+keel_status keel_layer_backward(const keel_context *context, const keel_work *work, const keel_layer *layer,
+                                float *dstream);
 
 #endif

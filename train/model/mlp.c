@@ -4,24 +4,36 @@
 
 #include "train/tensor/ops.h"
 
-void keel_mlp_plan_state(const keel_context *context, keel_arena *arena, keel_mlp_state *state) {
-    state->up = keel_arena_take(arena, context->rows * context->up_size);
-    state->act = keel_arena_take(arena, context->rows * context->intermediate);
+void keel_mlp_plan_rows(const keel_context *context, keel_arena *arena, size_t rows, keel_mlp_state *state) {
+    state->up = keel_arena_take(arena, rows * context->up_size);
+    state->act = keel_arena_take(arena, rows * context->intermediate);
 }
 
-void keel_mlp_activate(const keel_context *context, const keel_mlp_layer *layer) {
+static size_t blocks_of(size_t rows) {
+    return (rows + KEEL_BLOCK_ROWS - 1) / KEEL_BLOCK_ROWS;
+}
+
+// Rows of the block that is BEFORE rows behind the first of ROWS.
+static size_t block_rows(size_t rows, size_t before) {
+    return rows - before < KEEL_BLOCK_ROWS ? rows - before : KEEL_BLOCK_ROWS;
+}
+
+void keel_mlp_activate_begin(const keel_mlp_layer *layer) {
+    keel_tap_begin(layer->up_tap);
+    keel_tap_begin(layer->act_tap);
+}
+
+void keel_mlp_activate_rows(const keel_context *context, const keel_mlp_layer *layer, size_t first, size_t count) {
     size_t f = context->intermediate, u = context->up_size;
     float *up = layer->state.up, *act = layer->state.act;
     const float *bias = keel_linear_bias(context, layer->up);
     const keel_precision compute = context->formats.compute;
-    keel_tap_begin(layer->up_tap);
-    keel_tap_begin(layer->act_tap);
 #pragma omp parallel num_threads(context->threads)
     {
         int thread = omp_get_thread_num();
 #pragma omp for schedule(static)
-        for (size_t b = 0; b < context->blocks; b++) {
-            size_t begin = keel_block_begin_row(b), rows = keel_block_rows(context, b);
+        for (size_t b = 0; b < blocks_of(count); b++) {
+            size_t before = b * KEEL_BLOCK_ROWS, begin = first + before, rows = block_rows(count, before);
             float *x = up + begin * u, *y = act + begin * f;
             if (bias) keel_add_bias(x, bias, rows, u);
             keel_round(compute, x, rows * u);
@@ -32,25 +44,39 @@ void keel_mlp_activate(const keel_context *context, const keel_mlp_layer *layer)
             keel_tap_piece(layer->act_tap, thread, y, begin * f, rows * f);
         }
     }
-    keel_tap_end(layer->up_tap);
-    keel_tap_end(layer->act_tap);
     keel_lap(context, KEEL_PART_ACTIVATION);
 }
 
-void keel_mlp_activate_backward(const keel_context *context, const keel_mlp_layer *layer, float *dact, float *dup) {
+void keel_mlp_activate_end(const keel_mlp_layer *layer) {
+    keel_tap_end(layer->up_tap);
+    keel_tap_end(layer->act_tap);
+}
+
+void keel_mlp_activate(const keel_context *context, const keel_mlp_layer *layer) {
+    keel_mlp_activate_begin(layer);
+    keel_mlp_activate_rows(context, layer, 0, context->rows);
+    keel_mlp_activate_end(layer);
+    keel_lap(context, KEEL_PART_ACTIVATION);
+}
+
+void keel_mlp_activate_backward_begin(const keel_mlp_layer *layer) {
+    keel_tap_begin(layer->act_grad_tap);
+    keel_tap_begin(layer->up_grad_tap);
+}
+
+void keel_mlp_activate_backward_rows(const keel_context *context, const keel_mlp_layer *layer, float *dact, float *dup,
+                                     size_t first, size_t count) {
     size_t f = context->intermediate, u = context->up_size;
     const float *up = layer->state.up;
     float *partial = keel_context_partial(context, 0);
     bool has_bias = layer->up->bias != KEEL_NO_PARAM;
     const keel_precision compute = context->formats.compute;
-    keel_tap_begin(layer->act_grad_tap);
-    keel_tap_begin(layer->up_grad_tap);
 #pragma omp parallel num_threads(context->threads)
     {
         int thread = omp_get_thread_num();
 #pragma omp for schedule(static)
-        for (size_t b = 0; b < context->blocks; b++) {
-            size_t begin = keel_block_begin_row(b), rows = keel_block_rows(context, b);
+        for (size_t b = 0; b < blocks_of(count); b++) {
+            size_t before = b * KEEL_BLOCK_ROWS, begin = first + before, rows = block_rows(count, before);
             const float *x = up + begin * u;
             float *dy = dact + begin * f, *dx = dup + begin * u;
             keel_tap_piece(layer->act_grad_tap, thread, dy, begin * f, rows * f);
@@ -66,8 +92,20 @@ void keel_mlp_activate_backward(const keel_context *context, const keel_mlp_laye
             }
         }
     }
+    keel_lap(context, KEEL_PART_ACTIVATION);
+}
+
+void keel_mlp_activate_backward_end(const keel_mlp_layer *layer) {
     keel_tap_end(layer->act_grad_tap);
     keel_tap_end(layer->up_grad_tap);
-    if (has_bias) keel_context_sum_partials(context, partial, u, context->grad + layer->up->bias);
+}
+
+void keel_mlp_activate_backward(const keel_context *context, const keel_mlp_layer *layer, float *dact, float *dup) {
+    const float *partial = keel_context_partial(context, 0);
+    keel_mlp_activate_backward_begin(layer);
+    keel_mlp_activate_backward_rows(context, layer, dact, dup, 0, context->rows);
+    keel_mlp_activate_backward_end(layer);
+    if (layer->up->bias != KEEL_NO_PARAM)
+        keel_context_sum_partials(context, partial, context->up_size, context->grad + layer->up->bias);
     keel_lap(context, KEEL_PART_ACTIVATION);
 }

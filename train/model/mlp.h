@@ -16,10 +16,20 @@ typedef struct keel_mlp_layer {
     keel_tap *act_tap, *act_grad_tap;
 } keel_mlp_layer;
 
-void keel_mlp_plan_state(const keel_context *context, keel_arena *arena, keel_mlp_state *state);
+void keel_mlp_plan_rows(const keel_context *context, keel_arena *arena, size_t rows, keel_mlp_state *state);
 // STATE.up holds the product without its bias: adds the bias and computes STATE.act.
 void keel_mlp_activate(const keel_context *context, const keel_mlp_layer *layer);
 // DACT [N, F] -> DUP [N, F] or [N, 2 F]; the bias's gradient goes to the context's gradients. DUP may be DACT for GELU.
 void keel_mlp_activate_backward(const keel_context *context, const keel_mlp_layer *layer, float *dact, float *dup);
+
+// The same for rows [FIRST, FIRST + COUNT), of which an mlp without bias may have any number, part after part between
+// begin and end.
+void keel_mlp_activate_begin(const keel_mlp_layer *layer);
+void keel_mlp_activate_rows(const keel_context *context, const keel_mlp_layer *layer, size_t first, size_t count);
+void keel_mlp_activate_end(const keel_mlp_layer *layer);
+void keel_mlp_activate_backward_begin(const keel_mlp_layer *layer);
+void keel_mlp_activate_backward_rows(const keel_context *context, const keel_mlp_layer *layer, float *dact, float *dup,
+                                     size_t first, size_t count);
+void keel_mlp_activate_backward_end(const keel_mlp_layer *layer);
 
 #endif

@@ -41,7 +41,7 @@ static void connect_join(const keel_model *m, size_t l, keel_join *join) {
     const keel_stage *stage = &m->context.stage;
     const bool inner = l < stage->layers;
     if (inner || keel_stage_is_last(stage)) {
-        const keel_place_taps *norm = inner ? &m->places.layers[l][KEEL_PLACE_NORM1] : &m->places.final_norm;
+        const keel_place_taps *norm = inner ? &m->places.layers[l].taps[KEEL_PLACE_NORM1] : &m->places.final_norm;
         join->norm = inner ? &p->layers[l].norm1 : &p->final_norm;
         join->taken_as = inner ? m->context.formats.compute : m->context.formats.head;
         join->norm_tap = norm->value;
@@ -52,7 +52,7 @@ static void connect_join(const keel_model *m, size_t l, keel_join *join) {
         join->stream_grad_tap = m->places.embedding.grad;
         return;
     }
-    const keel_place_taps *below = m->places.layers[l - 1];
+    const keel_place_taps *below = m->places.layers[l - 1].taps;
     join->branch = &p->layers[l - 1].down;
     join->branch_tap = below[KEEL_PLACE_DOWN].value;
     join->branch_grad_tap = below[KEEL_PLACE_DOWN].grad;
@@ -68,7 +68,7 @@ static void connect(keel_model *m) {
         keel_slot *slot = &m->slots[s];
         for (size_t l = 0; l < layers; l++) {
             connect_join(m, l, &slot->layers[l].join1);
-            keel_layer_connect(&m->context, &p->layers[l], m->places.layers[l], m->places.logits[l], &slot->layers[l]);
+            keel_layer_connect(&m->context, &p->layers[l], &m->places.layers[l], &slot->layers[l]);
         }
         connect_join(m, layers, &slot->last);
     }
@@ -92,6 +92,22 @@ static keel_status open_slots(keel_model *m, size_t count) {
             return keel_fail(KEEL_ERR_MEMORY, "no memory for %zu layers", c->stage.layers);
     }
     return KEEL_OK;
+}
+
+// The collectives and the totals of a layer's experts are those of all its micro-batches.
+static keel_status open_routing(keel_model *m, keel_collectives *collectives) {
+    const keel_context *c = &m->context;
+    keel_status status = KEEL_OK;
+    if (!c->experts) return KEEL_OK;
+    m->routing = calloc(c->stage.layers, sizeof *m->routing);
+    if (!m->routing) return keel_fail(KEEL_ERR_MEMORY, "no memory for %zu layers", c->stage.layers);
+    for (size_t l = 0; l < c->stage.layers && !status; l++) {
+        keel_moe_layer *first = &m->slots[0].layers[l].moe;
+        first->totals = &m->routing[l];
+        status = keel_moe_open_layer(c, collectives, c->stage.first + l, first);
+        for (size_t s = 1; s < m->slot_count; s++) keel_moe_share_layer(first, &m->slots[s].layers[l].moe);
+    }
+    return status;
 }
 
 static keel_status check_mesh(const keel_mesh *mesh) {
@@ -122,6 +138,8 @@ keel_status keel_model_open(const keel_model_plan *given, keel_model **model) {
     status = keel_arena_allocate(&m->arena);
     if (status != KEEL_OK) goto failed;
     plan(m, &m->arena);
+    status = open_routing(m, given->collectives);
+    if (status != KEEL_OK) goto failed;
     m->context.clock = &m->clock;
     keel_position_init(&m->context, &m->work.attention.position);
     *model = m;
@@ -136,6 +154,7 @@ void keel_model_close(keel_model *model) {
     keel_parameters_free(&model->parameters);
     keel_places_close(&model->places);
     keel_arena_free(&model->arena);
+    free(model->routing);
     for (size_t s = 0; s < model->slot_count; s++) {
         free(model->slots[s].layers);
         free(model->slots[s].tokens);
@@ -177,6 +196,14 @@ void keel_model_take_weights(keel_model *model) {
 size_t keel_model_bytes(const keel_model *model) {
     return model->arena.size;
 }
+void keel_model_take_routing(keel_model *model, keel_routing_totals *totals) {
+    const keel_stage *stage = &model->context.stage;
+    memset(totals, 0, model->context.layers * sizeof *totals);
+    if (!model->routing) return;
+    memcpy(totals + stage->first, model->routing, stage->layers * sizeof *totals);
+    memset(model->routing, 0, stage->layers * sizeof *totals);
+}
+
 const float *keel_model_losses(const keel_model *model) {
     return model->head.losses;
 }
@@ -188,6 +215,7 @@ const char *keel_part_name(keel_part part) {
         [KEEL_PART_PRODUCTS] = "products",
         [KEEL_PART_ATTENTION] = "attention",
         [KEEL_PART_ACTIVATION] = "activation",
+        [KEEL_PART_ROUTING] = "routing",
         [KEEL_PART_HEAD] = "head",
         [KEEL_PART_LOSS] = "loss",
     };
@@ -201,7 +229,8 @@ void keel_model_seconds(const keel_model *model, double seconds[KEEL_PART_COUNT]
 double keel_model_flops(const keel_model *model) {
     const keel_context *c = &model->context;
     double rows = (double)c->rows, width = (double)(c->heads * c->head_size);
-    double weights = (double)c->hidden * (double)(c->qkv_size + c->hidden + c->up_size + c->intermediate);
+    double weights = (double)c->hidden * (double)(c->qkv_size + c->hidden + c->experts);
+    weights += (double)c->hidden * (double)(c->up_size + c->intermediate) * (c->experts ? (double)c->chosen : 1);
     double attention = (double)c->batch * (double)c->seq * (double)(c->seq + 1) / 2 * width * 2;
     double products = rows * weights + attention;
     double forward = (double)c->stage.layers * products;
@@ -235,7 +264,7 @@ void keel_model_init(keel_model *model, uint64_t seed) {
     for (size_t i = 0; i < model->parameters.count; i++) {
         const keel_param *p = &model->parameters.list[i];
         float *w = model->context.master + p->offset;
-        bool residual = ends_with(p->name, ".attention.out.weight") || ends_with(p->name, ".mlp.down.weight");
+        bool residual = ends_with(p->name, ".attention.out.weight") || ends_with(p->name, ".down.weight");
         double deviation = residual ? range / sqrt(2.0 * (double)model->context.layers) : range;
         float constant = !strcmp(p->module, "norm") && ends_with(p->name, ".weight") ? 1.0f : 0.0f;
         for (size_t k = 0; p->ndim == 1 && k < p->numel; k++) w[k] = constant;

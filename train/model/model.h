@@ -95,10 +95,20 @@ typedef struct keel_stage_backward {
     keel_grad_ready *ready;
     void *context;
 } keel_stage_backward;
-void keel_model_backward_stage(keel_model *model, const keel_stage_backward *pass);
+keel_status keel_model_backward_stage(keel_model *model, const keel_stage_backward *pass);
 
 // Loss of every row of the last forward, [B T], for diagnosis and evaluation.
 const float *keel_model_losses(const keel_model *model);
+
+// Of a layer's experts over all data-parallel ranks, added up over micro-batches.
+typedef struct keel_routing_totals {
+    double balance, z; // losses without their factors (train/model/router.h)
+    double drop_rate;  // dropped / routed assignments
+    uint64_t micro_batches;
+} keel_routing_totals;
+// TOTALS [layers of the whole model] of the forward passes since they were taken last; zeros for layers without experts
+// and those of other stages.
+void keel_model_take_routing(keel_model *model, keel_routing_totals *totals);
 
 typedef enum keel_part {
     KEEL_PART_EMBEDDING,
@@ -106,7 +116,8 @@ typedef enum keel_part {
     KEEL_PART_PRODUCTS,  // of the layers
     KEEL_PART_ATTENTION, // with rotation
     KEEL_PART_ACTIVATION,
-    KEEL_PART_HEAD, // its products
+    KEEL_PART_ROUTING, // to experts and back
+    KEEL_PART_HEAD,    // its products
     KEEL_PART_LOSS,
     KEEL_PART_COUNT
 } keel_part;

@@ -28,6 +28,7 @@ keel_status keel_model_forward_stage(keel_model *model, const keel_stage_forward
     keel_status status = take_tokens(model, slot, pass->tokens);
     if (status) return status;
     c->grad = pass->grad;
+    c->scale = pass->scale;
     if (!keel_stage_is_first(&c->stage)) slot->layers[0].join1.state.stream = pass->stream;
     if (!keel_stage_is_last(&c->stage)) slot->last.state.stream = pass->out;
     keel_lap_begin(c);
@@ -36,9 +37,10 @@ keel_status keel_model_forward_stage(keel_model *model, const keel_stage_forward
     else
         keel_join_enter(c, first);
     for (size_t l = 0; l < c->stage.layers; l++) {
-        const keel_layer *layer = &slot->layers[l];
+        keel_layer *layer = &slot->layers[l];
         const keel_join *next = l + 1 < c->stage.layers ? &slot->layers[l + 1].join1 : &slot->last;
-        keel_layer_forward(c, &model->work, layer);
+        status = keel_layer_forward(c, &model->work, layer);
+        if (status) return status;
         keel_join_forward(c, next, model->work.branch, layer->join2.state.stream);
         keel_poll(model->probe);
     }
@@ -48,10 +50,11 @@ keel_status keel_model_forward_stage(keel_model *model, const keel_stage_forward
     return KEEL_OK;
 }
 
-void keel_model_backward_stage(keel_model *model, const keel_stage_backward *pass) {
+keel_status keel_model_backward_stage(keel_model *model, const keel_stage_backward *pass) {
     keel_context *c = &model->context;
     const keel_slot *slot = &model->slots[pass->slot];
     const bool last = keel_stage_is_last(&c->stage);
+    keel_status status = KEEL_OK;
     c->grad = pass->grad;
     c->ready = pass->ready;
     c->ready_context = pass->context;
@@ -59,14 +62,16 @@ void keel_model_backward_stage(keel_model *model, const keel_stage_backward *pas
     if (last && !c->tied) keel_context_tell(c, model->parameters.head.weight);
     keel_join_backward(c, &slot->last, model->head.dnormed, pass->dstream, last);
     if (last) keel_context_tell(c, model->parameters.final_norm.weight);
-    for (size_t l = c->stage.layers; l-- > 0;) {
-        keel_layer_backward(c, &model->work, &slot->layers[l], pass->dstream);
+    for (size_t l = c->stage.layers; l-- > 0 && !status;) {
+        status = keel_layer_backward(c, &model->work, &slot->layers[l], pass->dstream);
         keel_poll(model->probe);
     }
-    if (keel_stage_is_first(&c->stage)) keel_embedding_backward(c, &model->embedding, slot->tokens, pass->dstream);
-    keel_context_tell(c, 0);
+    if (!status && keel_stage_is_first(&c->stage))
+        keel_embedding_backward(c, &model->embedding, slot->tokens, pass->dstream);
+    if (!status) keel_context_tell(c, 0);
     c->grad = NULL;
     c->ready = NULL;
+    return status;
 }
 
 keel_status keel_model_forward(keel_model *model, const uint32_t *tokens, double scale, float *grad, double *loss_sum) {
@@ -77,8 +82,7 @@ keel_status keel_model_forward(keel_model *model, const uint32_t *tokens, double
 keel_status keel_model_backward(keel_model *model, keel_grad_ready *ready, void *context) {
     if (!model->context.grad)
         return keel_fail(KEEL_ERR_USAGE, "keel_model_backward without a forward pass that was given gradients");
-    keel_model_backward_stage(
+    return keel_model_backward_stage(
         model, &(keel_stage_backward){
                    .grad = model->context.grad, .dstream = model->dstream, .ready = ready, .context = context});
-    return KEEL_OK;
 }

@@ -14,11 +14,11 @@ static void print_count(FILE *out, size_t count) {
 }
 
 static void print_param(FILE *out, const keel_param *p, const char *prefix) {
-    char shape[64];
-    if (p->ndim == 1)
-        snprintf(shape, sizeof shape, "[%zu]", p->shape[0]);
-    else
-        snprintf(shape, sizeof shape, "[%zu, %zu]", p->shape[0], p->shape[1]);
+    char shape[96] = "[";
+    for (uint32_t d = 0; d < p->ndim; d++) {
+        const size_t used = strlen(shape);
+        snprintf(shape + used, sizeof shape - used, "%zu%s", p->shape[d], d + 1 < p->ndim ? ", " : "]");
+    }
     size_t skip = strlen(prefix);
     fprintf(out, "%*s%-28s %-16s ", skip ? 4 : 2, "", p->name + skip, shape);
     print_count(out, p->numel);
@@ -46,6 +46,16 @@ static void print_formats(const keel_formats *f, FILE *out) {
     if (any) fprintf(out, "; all else in float32\n");
 }
 
+static void print_experts(const keel_context *c, FILE *out) {
+    fprintf(out, "  experts: %zu in each layer, %zu for a token, ", c->experts, c->chosen);
+    if (c->local_experts < c->experts) fprintf(out, "%zu on this rank, ", c->local_experts);
+    if (c->capacity)
+        fprintf(out, "each takes %zu assignments of a sequence", c->capacity);
+    else
+        fprintf(out, "none is dropped");
+    fprintf(out, "; aux_loss_factor %g, z_loss_factor %g\n", c->moe.aux_loss_factor, c->moe.z_loss_factor);
+}
+
 void keel_model_print(const keel_model *model, FILE *out) {
     const keel_context *c = &model->context;
     fprintf(out, "model: %s, ", c->gpt2 ? "gpt2" : "llama");
@@ -55,6 +65,7 @@ void keel_model_print(const keel_model *model, FILE *out) {
             c->layers, c->heads, c->head_size);
     if (c->kv_heads != c->heads) fprintf(out, " (%zu for keys and values)", c->kv_heads);
     fprintf(out, ", mlp %zu, vocabulary %zu, head %s\n", c->intermediate, c->vocab, c->tied ? "tied" : "of its own");
+    if (c->experts) print_experts(c, out);
     print_formats(&c->formats, out);
     int32_t layer = -1;
     for (size_t i = 0; i < model->parameters.count; i++) {

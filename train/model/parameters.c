@@ -33,25 +33,33 @@ static keel_precision precision_of(const keel_context *context, const char *modu
     if (!strcmp(module, "norm")) return context->formats.norm;
     if (!strcmp(module, "embedding")) return context->formats.embedding;
     if (!strcmp(module, "head")) return context->formats.head;
+    if (!strcmp(module, "router")) return KEEL_FLOAT32;
     return context->formats.compute;
 }
 
 // How a parameter is shared out over the tensor ranks: along its rows or its columns, each block of them (queries, keys
-// and values lie side by side) for itself. SIZE: of the whole blocks.
+// and values lie side by side) for itself. SIZE: of the whole blocks. EXPERTS: of so many such matrices, one after
+// another, which are shared out over the expert-parallel ranks; 0: it is one.
 typedef enum axis { UNCUT, ROWS, COLS } axis;
 typedef struct share {
     axis axis;
     size_t count;
     size_t size[3];
+    size_t experts;
 } share;
 static const share whole = {.axis = UNCUT, .count = 1};
 
-// The pieces of PARAM [ROWS, COLS] that this rank holds, and by them its local shape.
+// The pieces of PARAM, a matrix [ROWS, COLS] or several, that this rank holds, and by them its local shape.
 static void cut(builder *b, keel_param *param, size_t rows, size_t cols, const share *by) {
     const keel_comm *tensor = &b->context->mesh->model_parallel;
     const size_t ranks = by->axis == UNCUT ? 1 : (size_t)tensor->size, rank = ranks > 1 ? (size_t)tensor->rank : 0;
-    param->cut = ranks > 1 ? KEEL_CUT_TENSOR : KEEL_CUT_NONE;
-    param->piece_count = ranks > 1 ? by->count : 1;
+    const keel_comm *expert = &b->context->mesh->expert_parallel;
+    const bool shared = by->experts && expert->size > 1;
+    const size_t matrices = by->experts ? b->context->local_experts : 1;
+    const size_t first = by->experts ? matrices * (size_t)expert->rank : 0;
+    param->cut =
+        ranks > 1 ? (shared ? KEEL_CUT_EXPERT_TENSOR : KEEL_CUT_TENSOR) : (shared ? KEEL_CUT_EXPERT : KEEL_CUT_NONE);
+    param->piece_count = ranks > 1 ? matrices * by->count : 1;
     param->pieces = calloc(param->piece_count, sizeof *param->pieces);
     if (!param->pieces) {
         b->status = keel_fail(KEEL_ERR_MEMORY, "no memory for the pieces of %s", param->name);
@@ -59,25 +67,29 @@ static void cut(builder *b, keel_param *param, size_t rows, size_t cols, const s
     }
     const size_t local_rows = by->axis == ROWS ? rows / ranks : rows,
                  local_cols = by->axis == COLS ? cols / ranks : cols;
-    param->numel = local_rows * local_cols;
+    param->numel = matrices * local_rows * local_cols;
+    param->shape[0] = matrices;
     param->shape[param->ndim - 1] = local_cols;
-    if (param->ndim > 1) param->shape[0] = local_rows;
-    param->pieces[0] = (keel_piece){.local_stride = local_cols, .rows = rows, .cols = cols};
-    for (size_t i = 0, begin = 0, local = 0; ranks > 1 && i < by->count; i++) {
-        const size_t size = by->size[i] / ranks, at = begin + rank * size;
-        param->pieces[i] = by->axis == ROWS ? (keel_piece){local * cols, cols, at, 0, size, cols}
-                                            : (keel_piece){local, local_cols, 0, at, rows, size};
-        begin += by->size[i];
+    if (param->ndim > 1) param->shape[param->ndim - 2] = local_rows;
+    param->pieces[0] =
+        (keel_piece){.local_stride = local_cols, .row = first * rows, .rows = matrices * rows, .cols = cols};
+    for (size_t i = 0, begin = 0, local = 0; ranks > 1 && i < param->piece_count; i++) {
+        const size_t block = i % by->count, matrix = i / by->count, row = (first + matrix) * rows;
+        if (block == 0) begin = local = 0;
+        const size_t size = by->size[block] / ranks, at = begin + rank * size, here = matrix * local_rows * local_cols;
+        param->pieces[i] = by->axis == ROWS ? (keel_piece){here + local * cols, cols, row + at, 0, size, cols}
+                                            : (keel_piece){here + local, local_cols, row, at, rows, size};
+        begin += by->size[block];
         local += size;
     }
 }
 
-// Appends a parameter that is [rows, cols] in the whole, or [cols] if ROWS is 0; gives its offset, KEEL_NO_PARAM if
-// it is elsewhere.
+// Appends a parameter that is [rows, cols] in the whole, [cols] if ROWS is 0, or such a matrix for each expert; gives
+// its offset, KEEL_NO_PARAM if it is elsewhere.
 static size_t add(builder *b, int32_t layer, const char *module, const char *name, size_t rows, size_t cols,
                   const share *by) {
     keel_parameters *p = b->out;
-    const size_t numel = (rows ? rows : 1) * cols, place = p->whole_numel;
+    const size_t numel = (by->experts ? by->experts : 1) * (rows ? rows : 1) * cols, place = p->whole_numel;
     p->whole_numel += numel;
     if (b->elsewhere) return KEEL_NO_PARAM;
     p->list = grow(b, p->list, p->count, &p->capacity, sizeof *p->list);
@@ -88,7 +100,9 @@ static size_t add(builder *b, int32_t layer, const char *module, const char *nam
                           .place = place,
                           .stage = (int32_t)b->context->stage.index,
                           .holders = 1,
-                          .ndim = rows ? 2 : 1,
+                          .ndim = by->experts ? 3
+                                  : rows      ? 2
+                                              : 1,
                           .decay = rows > 0};
     if (layer < 0)
         snprintf(param->name, sizeof param->name, "%s", name);
@@ -96,8 +110,9 @@ static size_t add(builder *b, int32_t layer, const char *module, const char *nam
         snprintf(param->name, sizeof param->name, "layers.%d.%s", layer, name);
     snprintf(param->module, sizeof param->module, "%s", module);
     param->precision = precision_of(b->context, module);
-    param->whole[0] = rows ? rows : cols;
-    if (rows) param->whole[1] = cols;
+    param->whole[0] = by->experts;
+    param->whole[param->ndim - 1] = cols;
+    if (rows) param->whole[param->ndim - 2] = rows;
     param->whole_numel = numel;
     cut(b, param, rows ? rows : 1, cols, by);
     p->numel += param->numel;
@@ -182,6 +197,19 @@ static void name_gpt2_layer(builder *b, const keel_layer_params *p, int layer) {
     name_gpt2_linear(b, &p->down, b->whole.intermediate, layer, "mlp.c_proj");
 }
 
+// As Mixtral has it: w1 is the gate, w3 goes up, w2 down.
+static void name_experts(builder *b, const keel_layer_params *p, int layer) {
+    const size_t hidden = b->context->hidden, f = b->whole.intermediate, experts = b->context->experts;
+    name_hf(b, p->router.weight, 0, experts, "model.layers.%d.block_sparse_moe.gate.weight", layer);
+    for (size_t e = 0; e < experts; e++) {
+        char prefix[64];
+        snprintf(prefix, sizeof prefix, "model.layers.%d.block_sparse_moe.experts.%zu", layer, e);
+        name_hf(b, p->up.weight, 2 * e * f, f, "%s.w1.weight", prefix);
+        name_hf(b, p->up.weight, (2 * e + 1) * f, f, "%s.w3.weight", prefix);
+        name_hf(b, p->down.weight, e * hidden, hidden, "%s.w2.weight", prefix);
+    }
+}
+
 static void name_llama_layer(builder *b, const keel_layer_params *p, int layer) {
     const size_t hidden = b->context->hidden, q = b->whole.queries, kv = b->whole.keys, f = b->whole.intermediate;
     name_hf(b, p->norm1.weight, 0, 0, "model.layers.%d.input_layernorm.weight", layer);
@@ -190,6 +218,10 @@ static void name_llama_layer(builder *b, const keel_layer_params *p, int layer) 
     name_hf(b, p->qkv.weight, q + kv, kv, "model.layers.%d.self_attn.v_proj.weight", layer);
     name_hf(b, p->out.weight, 0, hidden, "model.layers.%d.self_attn.o_proj.weight", layer);
     name_hf(b, p->norm2.weight, 0, 0, "model.layers.%d.post_attention_layernorm.weight", layer);
+    if (b->context->experts) {
+        name_experts(b, p, layer);
+        return;
+    }
     name_hf(b, p->up.weight, 0, f, "model.layers.%d.mlp.gate_proj.weight", layer);
     name_hf(b, p->up.weight, f, f, "model.layers.%d.mlp.up_proj.weight", layer);
     name_hf(b, p->down.weight, 0, hidden, "model.layers.%d.mlp.down_proj.weight", layer);
@@ -199,14 +231,18 @@ static void add_layer(builder *b, int32_t layer, keel_layer_params *p) {
     const keel_context *c = b->context;
     const size_t q = b->whole.queries, kv = b->whole.keys, f = b->whole.intermediate;
     const share qkv = {.axis = COLS, .count = 3, .size = {q, kv, kv}};
-    const share up = {.axis = COLS, .count = c->gpt2 ? 1 : 2, .size = {f, f}};
-    const share out = {.axis = ROWS, .count = 1, .size = {q}}, down = {.axis = ROWS, .count = 1, .size = {f}};
+    const share up = {.axis = COLS, .count = c->gpt2 ? 1 : 2, .size = {f, f}, .experts = c->experts};
+    const share out = {.axis = ROWS, .count = 1, .size = {q}};
+    const share down = {.axis = ROWS, .count = 1, .size = {f}, .experts = c->experts};
+    const char *const module = c->experts ? "expert" : "mlp";
+    const char *const up_name = c->experts ? "mlp.experts.gate_up" : c->gpt2 ? "mlp.up" : "mlp.gate_up";
     p->norm1 = add_norm(b, layer, "norm1");
     p->qkv = add_linear(b, layer, "attention", "attention.qkv", c->hidden, q + 2 * kv, &qkv);
     p->out = add_linear(b, layer, "attention", "attention.out", q, c->hidden, &out);
     p->norm2 = add_norm(b, layer, "norm2");
-    p->up = add_linear(b, layer, "mlp", c->gpt2 ? "mlp.up" : "mlp.gate_up", c->hidden, up.count * f, &up);
-    p->down = add_linear(b, layer, "mlp", "mlp.down", f, c->hidden, &down);
+    if (c->experts) p->router = add_linear(b, layer, "router", "mlp.router", c->hidden, c->experts, &whole);
+    p->up = add_linear(b, layer, module, up_name, c->hidden, up.count * f, &up);
+    p->down = add_linear(b, layer, module, c->experts ? "mlp.experts.down" : "mlp.down", f, c->hidden, &down);
     if (c->gpt2)
         name_gpt2_layer(b, p, layer);
     else

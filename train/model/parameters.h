@@ -9,7 +9,8 @@
 
 typedef struct keel_layer_params {
     keel_norm norm1, norm2;
-    keel_linear qkv, out, up, down;
+    keel_linear qkv, out, up, down; // with experts UP and DOWN are the first one's, the others' follow
+    keel_linear router;             // with experts
 } keel_layer_params;
 
 typedef struct keel_parameters {

@@ -10,7 +10,8 @@ typedef enum keel_place { // outputs of the modules of a layer, in forward order
     KEEL_PLACE_CORE,
     KEEL_PLACE_OUT,
     KEEL_PLACE_NORM2,
-    KEEL_PLACE_UP,
+    KEEL_PLACE_ROUTER, // with experts
+    KEEL_PLACE_UP,     // with experts this and ACT have a row for each assignment, sorted by expert
     KEEL_PLACE_ACT,
     KEEL_PLACE_DOWN,
     KEEL_PLACE_BLOCK,
@@ -22,15 +23,30 @@ typedef struct keel_place_taps {
     keel_tap *grad;  // activation_grad
 } keel_place_taps;
 
+// What is told of a layer's routing, over all data-parallel ranks.
+typedef struct keel_routing_taps {
+    keel_tap *load;      // [E] assignments of each expert, before any is dropped
+    keel_tap *drop_rate; // dropped / routed assignments
+    keel_tap *estimate;  // of the drop rate, from the loads: sum_e max(0, load_e - capacity of all sequences) / routed;
+                         // NULL without a capacity
+} keel_routing_taps;
+
+// The taps of a layer.
+typedef struct keel_layer_places {
+    keel_place_taps taps[KEEL_PLACE_COUNT];
+    keel_tap *logit;           // max |q.k / sqrt(d)| over unmasked positions, one number
+    keel_routing_taps routing; // with experts
+} keel_layer_places;
+
 typedef struct keel_places {
     keel_place_taps embedding, final_norm, head; // NULL where the stage has none
-    keel_place_taps (*layers)[KEEL_PLACE_COUNT];
-    keel_tap **logits; // of each layer: max |q.k / sqrt(d)| over unmasked positions, one number
+    keel_layer_places *layers;
 } keel_places;
 
 // Of the stage's places, with their orders in the whole model. Registers a site of activation and one of
 // activation_grad for every place, and one of activation for every layer's greatest attention logit,
-// "layers.3.attention.max_logit".
+// "layers.3.attention.max_logit"; with experts, of its routing, "layers.3.mlp.router.expert_load", ".drop_rate" and
+// ".drop_rate_estimate".
 keel_status keel_places_open(const keel_context *context, keel_taps *taps, keel_places *places);
 void keel_places_close(keel_places *places);
 

@@ -15,7 +15,8 @@
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 #define PRESET(name) KEEL_SOURCE_DIR "/configs/" name
 
-static const char *const presets[] = {PRESET("demo.yaml"), PRESET("gpt2-124m.yaml"), PRESET("llama-tiny.yaml")};
+static const char *const presets[] = {PRESET("demo.yaml"), PRESET("gpt2-124m.yaml"), PRESET("llama-tiny.yaml"),
+                                      PRESET("experts-tiny.yaml")};
 
 // The least that a run needs, in one line per section so that a case can replace one.
 static const char runner[] = "runner_config: {steps: 100}\n";
@@ -419,6 +420,47 @@ static void test_overrides(void **state) {
     assert_null(c);
 }
 
+static void assert_experts_refused(const char *model, const char *more, const char *message) {
+    keel_train_config *config = NULL;
+    assert_int_equal(parse(runner, model, lr, dataset, more, &config), KEEL_ERR_CONFIG);
+    assert_string_equal(keel_error(), message);
+}
+
+static void test_experts(void **state) {
+    (void)state;
+    static const char llama[] = "model_config: {model_type: llama, vocab_size: 256, seq_length: 64, hidden_size: 48, "
+                                "num_layers: 2, num_heads: 4, intermediate_size: 96}\n";
+    keel_train_config *c = parse_with("");
+    assert_true(c->model.moe.expert_num <= 1);
+    keel_train_config_free(c);
+    c = NULL;
+    assert_int_equal(
+        parse(runner, llama, lr, dataset, "moe_config: {expert_num: 8}\ncallback: {MoEDropRateCallback: true}\n", &c),
+        KEEL_OK);
+    const keel_moe_config *moe = &c->model.moe;
+    assert_int_equal(moe->expert_num, 8);
+    assert_int_equal(moe->num_experts_chosen, 1);
+    assert_true(moe->capacity_factor <= 0 && moe->aux_loss_factor == 0.05 && moe->z_loss_factor == 0);
+    assert_true(moe->norm_topk_prob && moe->use_gmm && moe->use_fused_ops_permute && moe->callback_moe_droprate);
+    assert_false(moe->enable_gmm_safe_tokens);
+    keel_train_config_free(c);
+
+    assert_experts_refused(llama, "moe_config: {num_experts_chosen: 2}\n",
+                           "t.yaml:5:13: moe_config.expert_num: missing");
+    assert_experts_refused(gpt2, "moe_config: {expert_num: 4}\n",
+                           "t.yaml:5:26: moe_config.expert_num: only llama can have experts");
+    assert_experts_refused(llama, "moe_config: {expert_num: 4, num_experts_chosen: 5}\n",
+                           "t.yaml:5:49: moe_config.num_experts_chosen: 5 is more than expert_num, 4");
+    assert_experts_refused(llama, "moe_config: {expert_num: 4, use_gmm: false, enable_gmm_safe_tokens: true}\n",
+                           "t.yaml:5:69: moe_config.enable_gmm_safe_tokens: only the grouped product has any: use_gmm");
+    assert_experts_refused(llama, "moe_config: {expert_num: 6}\nparallel_config: {expert_parallel: 4}\n",
+                           "t.yaml:6:36: parallel_config.expert_parallel: 4 does not divide moe_config.expert_num, 6");
+    assert_experts_refused(llama, "parallel_config: {expert_parallel: 2}\n",
+                           "t.yaml:5:36: parallel_config.expert_parallel: 2, but the model has no experts");
+    assert_experts_refused(llama, "callback: {MoEDropRateCallback: true}\n",
+                           "t.yaml:5:11: callback: drop rates are wanted, but the model has no experts");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_presets_load),
@@ -431,6 +473,7 @@ int main(void) {
         cmocka_unit_test(test_other_sections_refused),
         cmocka_unit_test(test_empty_and_not_a_mapping),
         cmocka_unit_test(test_overrides),
+        cmocka_unit_test(test_experts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,93 @@
+#include "train/model/moe.h"
+
+#include <math.h>
+#include <stdio.h>
+
+void keel_moe_plan(const keel_context *context, keel_arena *arena, keel_moe *moe) {
+    const size_t assignments = context->rows * context->chosen;
+    keel_experts_plan_scratch(context, arena, &moe->experts);
+    moe->halfway = context->moe.use_fused_ops_permute ? NULL : keel_arena_take(arena, assignments * context->hidden);
+    moe->dweights = keel_arena_take(arena, assignments);
+    moe->dlogits = keel_arena_take(arena, context->rows * context->experts);
+    moe->next = (uint32_t *)keel_arena_take(arena, context->experts);
+    moe->load = keel_arena_take(arena, context->experts);
+}
+
+void keel_moe_plan_layer(const keel_context *context, keel_arena *arena, keel_moe_layer *layer) {
+    keel_router_plan_state(context, arena, &layer->router.state);
+    keel_dispatch_plan(context, arena, &layer->dispatch);
+    keel_experts_plan(context, arena, &layer->experts);
+}
+
+keel_status keel_moe_open_layer(const keel_context *context, keel_collectives *collectives, size_t index,
+                                keel_moe_layer *layer) {
+    char name[64];
+    if (context->mesh->data_parallel.size == 1) return KEEL_OK;
+    snprintf(name, sizeof name, "all_reduce.layers.%zu.mlp.router", index);
+    return keel_collectives_add(collectives,
+                                &(keel_collective_plan){.name = name,
+                                                        .kind = KEEL_ALL_REDUCE,
+                                                        .when = KEEL_EVERY_STEP,
+                                                        .dtype = KEEL_F64,
+                                                        .count = keel_routed_count(context),
+                                                        .comm = &context->mesh->data_parallel,
+                                                        .op = MPI_SUM},
+                                &layer->share);
+}
+
+void keel_moe_share_layer(const keel_moe_layer *layer, keel_moe_layer *other) {
+    other->share = layer->share;
+    other->totals = layer->totals;
+}
+
+// The routing of all data-parallel ranks is known: shows it, and adds it to the totals.
+static void tell_routing(const keel_context *context, const keel_moe *moe, keel_moe_layer *layer) {
+    double *routed = layer->router.state.routed;
+    const double *load = keel_routed_load(routed), *probability = keel_routed_probability(context, routed);
+    const double ranks = context->mesh->dp, tokens = (double)context->rows * ranks;
+    const double assignments = tokens * (double)context->chosen;
+    const double capacity = (double)(context->capacity * context->batch) * ranks;
+    keel_routing_totals *totals = layer->totals;
+    double balance = 0, beyond = 0;
+    for (size_t e = 0; e < context->experts; e++) {
+        balance += load[e] / assignments * (probability[e] / tokens);
+        if (context->capacity) beyond += fmax(0, load[e] - capacity);
+        moe->load[e] = (float)load[e];
+    }
+    float drop_rate = (float)(routed[KEEL_ROUTED_DROPPED] / assignments), estimate = (float)(beyond / assignments);
+    keel_tap_at(layer->taps->load, moe->load, context->experts);
+    keel_tap_at(layer->taps->drop_rate, &drop_rate, 1);
+    if (layer->taps->estimate) keel_tap_at(layer->taps->estimate, &estimate, 1);
+    totals->balance += balance * (double)context->experts;
+    totals->z += routed[KEEL_ROUTED_Z] / tokens;
+    totals->drop_rate += routed[KEEL_ROUTED_DROPPED] / assignments;
+    totals->micro_batches++;
+}
+
+keel_status keel_moe_forward(const keel_context *context, const keel_moe *moe, keel_moe_layer *layer, const float *x,
+                             float *y) {
+    const keel_router_state *routing = &layer->router.state;
+    keel_router_forward(context, &layer->router, x);
+    keel_dispatch_make(context, routing->chosen, moe->next, &layer->dispatch);
+    routing->routed[KEEL_ROUTED_DROPPED] = (double)(context->rows * context->chosen - layer->dispatch.rows);
+    keel_status status = layer->share ? keel_all_reduce_start(layer->share, routing->routed) : KEEL_OK;
+    if (status) return status;
+    keel_experts_begin(context, layer->dispatch.counts, &layer->experts);
+    keel_dispatch_to_rows(context, &layer->dispatch, x, moe->halfway, layer->experts.in);
+    keel_experts_forward(context, &layer->experts);
+    keel_dispatch_to_tokens(context, &layer->dispatch, layer->experts.out, routing->weights, moe->halfway, y);
+    if (layer->share) status = keel_collective_wait(layer->share);
+    if (!status) tell_routing(context, moe, layer);
+    keel_lap(context, KEEL_PART_ROUTING);
+    return status;
+}
+
+keel_status keel_moe_backward(const keel_context *context, const keel_moe *moe, const keel_moe_layer *layer,
+                              const float *x, const float *dy, float *dx) {
+    keel_dispatch_backward(context, &layer->dispatch, dy, layer->experts.out, layer->router.state.weights, moe->halfway,
+                           moe->experts.dout, moe->dweights);
+    keel_experts_backward(context, &layer->experts, &moe->experts);
+    keel_dispatch_to_tokens(context, &layer->dispatch, moe->experts.din, NULL, moe->halfway, dx);
+    keel_router_backward(context, &layer->router, x, moe->dweights, moe->dlogits, dx);
+    return KEEL_OK;
+}

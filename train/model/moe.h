@@ -1,0 +1,45 @@
+// A mixture of experts, which takes the place of a layer's mlp: router, dispatch, experts, and the weighted sum of what
+// they give.
+#ifndef KEEL_TRAIN_MODEL_MOE_H
+#define KEEL_TRAIN_MODEL_MOE_H
+
+#include "train/model/dispatch.h"
+#include "train/model/experts.h"
+#include "train/model/places.h"
+#include "train/model/router.h"
+
+typedef struct keel_moe_layer {
+    keel_router router;
+    keel_dispatch dispatch;
+    keel_experts experts;
+    const keel_routing_taps *taps;
+    keel_collective *share;      // of the routing over data-parallel ranks; NULL: there is one
+    keel_routing_totals *totals; // of all micro-batches
+} keel_moe_layer;
+
+typedef struct keel_moe { // what the layers share
+    keel_experts_scratch experts;
+    float *halfway;  // [N K, C]; NULL with use_fused_ops_permute
+    float *dweights; // [N, K]
+    float *dlogits;  // [N, E]
+    uint32_t *next;  // [E]
+    float *load;     // [E]
+} keel_moe;
+
+void keel_moe_plan(const keel_context *context, keel_arena *arena, keel_moe *moe);
+void keel_moe_plan_layer(const keel_context *context, keel_arena *arena, keel_moe_layer *layer);
+
+// Declares the collectives of layer INDEX among COLLECTIVES.
+keel_status keel_moe_open_layer(const keel_context *context, keel_collectives *collectives, size_t index,
+                                keel_moe_layer *layer);
+// The same layer of another micro-batch has the same of them.
+void keel_moe_share_layer(const keel_moe_layer *layer, keel_moe_layer *other);
+
+// X [N, C] -> Y [N, C]. Adds to *LAYER->totals.
+keel_status keel_moe_forward(const keel_context *context, const keel_moe *moe, keel_moe_layer *layer, const float *x,
+                             float *y);
+// DY [N, C] -> DX [N, C]; gradients of the router's and the experts' matrices into the context's.
+keel_status keel_moe_backward(const keel_context *context, const keel_moe *moe, const keel_moe_layer *layer,
+                              const float *x, const float *dy, float *dx);
+
+#endif
