@@ -201,6 +201,58 @@ static void test_replicas_count_once(void) {
     check_say("replicas count once, one that differs is seen");
 }
 
+// A tensor of each dtype in PIECES, each held by all the ranks that there are for it; BAD as above.
+static void check_layout(int pieces, int bad) {
+    enum { N = 4096 };
+    static float values[N];
+    static union {
+        float f32[N];
+        double f64[N];
+        uint16_t bits[N];
+    } typed;
+    keel_frame *frame = new_frame(0, KEEL_DTYPE_COUNT);
+    keel_stats whole[KEEL_DTYPE_COUNT];
+    for (int d = 0; d < KEEL_DTYPE_COUNT; d++) {
+        const keel_dtype dtype = (keel_dtype)d;
+        make_tensor(values, N, 40 + (uint64_t)d);
+        for (int i = 0; i < N; i++) {
+            if (dtype == KEEL_F64)
+                typed.f64[i] = 1.000000001 * (double)values[i];
+            else if (dtype == KEEL_F32)
+                typed.f32[i] = values[i];
+            else
+                typed.bits[i] = dtype == KEEL_F16 ? keel_f16_from_f32(values[i]) : keel_bf16_from_f32(values[i]);
+        }
+        keel_stats_clear(&whole[d]);
+        keel_stats_observe(&whole[d], &everything, dtype, &typed, N);
+        const size_t size = keel_dtype_size(dtype), piece = (size_t)(check_rank % pieces);
+        const size_t begin = N * piece / (size_t)pieces, end = N * (piece + 1) / (size_t)pieces;
+        char *mine = (char *)&typed + begin * size;
+        if (check_rank == bad) mine[0] ^= 1;
+        keel_stats *stats = &keel_frame_stats(frame)[d];
+        keel_stats_observe(stats, &everything, dtype, mine, end - begin);
+        keel_stats_seal_rank(stats, (uint32_t)check_rank, (uint32_t)(check_rank / pieces),
+                             (uint32_t)(check_size / pieces));
+    }
+    reduce(frame);
+    for (int d = 0; check_rank == 0 && d < KEEL_DTYPE_COUNT; d++) {
+        const keel_stats *merged = &keel_frame_stats(frame)[d];
+        CHECK(merged->rank_parts == (uint32_t)check_size);
+        CHECK((merged->replica_residual != 0) == (bad >= 0 && check_size > pieces));
+        // The sum of magnitudes is at most this.
+        const double magnitudes = ldexp(sqrt(N * whole[d].sum_sq), whole[d].exponent);
+        if (bad < 0) check_record(merged, &whole[d], magnitudes, d == KEEL_F64 ? 1e-12 : 1e-6);
+    }
+    free(frame);
+}
+
+static void test_layouts_give_the_whole(void) {
+    for (int pieces = 1; pieces <= check_size; pieces++)
+        if (check_size % pieces == 0)
+            for (int bad = -1; bad < check_size; bad++) check_layout(pieces, bad);
+    check_say("every layout gives the whole, copies of a part that differ are seen");
+}
+
 static void test_scalars_and_flags(void) {
     enum { FIRST, MAX, SUM, LAST_RANK_ONLY, SCALARS };
     keel_frame *frame = new_frame(SCALARS, 0);
@@ -332,6 +384,7 @@ int main(void) {
     test_parts_merge_to_the_whole();
     test_owners();
     test_replicas_count_once();
+    test_layouts_give_the_whole();
     test_scalars_and_flags();
     test_orders_reach_everyone();
     test_agreement_names_the_difference();

@@ -1,5 +1,5 @@
 // Whole monitors over MPI: what rank 0 records of a run of several ranks. Arguments: thread, poll, slow, stop thread or
-// stop poll.
+// stop poll; and a number of stages, each with a site of its own, 1 unless given.
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -12,10 +12,14 @@
 #include "tests/mpi/mpi_check.h"
 
 enum { STEPS = 60, ELEMENTS = 64, MICROS = 2 };
-enum { SHARD, REPLICA, SAMPLE, SITES };
+enum { SHARD, REPLICA, SAMPLE, STAGE, SITES };
+enum { STAGES_MAX = 4 };
+static const char *const site_names[STAGE] = {"weight", "norm.weight", "out"};
 
 typedef struct memory {
     const keel_run_info *info;
+    uint32_t ids[STAGE], stage_ids[STAGES_MAX];
+    double stage_norms[STEPS + 1][STAGES_MAX];
     uint64_t steps[STEPS + 1], dropped[STEPS + 1], residual[STEPS + 1];
     uint32_t flags[STEPS + 1];
     double norm[STEPS + 1], zeros[STEPS + 1], ranks[STEPS + 1], slowest[STEPS + 1];
@@ -23,8 +27,30 @@ typedef struct memory {
     uint32_t count;
 } memory;
 
+static uint32_t stages = 1;
+
+static uint32_t stage_of(int rank) {
+    return (uint32_t)rank * stages / (uint32_t)check_size;
+}
+
+static uint32_t find_site(const keel_run_info *info, const char *name) {
+    uint32_t s = 0;
+    while (s < info->site_count && strcmp(info->sites[s].name, name) != 0) s++;
+    CHECK(s < info->site_count);
+    return s;
+}
+
 static keel_status remember_start(void *context, const keel_run_info *info) {
-    ((memory *)context)->info = info;
+    memory *m = context;
+    m->info = info;
+    CHECK(info->site_count == STAGE + stages);
+    for (int s = 0; s < STAGE; s++) m->ids[s] = find_site(info, site_names[s]);
+    for (uint32_t k = 0; k < stages; k++) {
+        char name[16];
+        snprintf(name, sizeof name, "stage.%u", k);
+        m->stage_ids[k] = find_site(info, name);
+        CHECK(info->sites[m->stage_ids[k]].stage == (int32_t)k);
+    }
     return KEEL_OK;
 }
 
@@ -35,9 +61,10 @@ static keel_status remember_row(void *context, const keel_row *row) {
     m->steps[i] = row->step.step;
     m->flags[i] = row->step.flags;
     m->dropped[i] = row->dropped_frames;
-    m->norm[i] = keel_row_value(row, KEEL_OP_norm, SHARD);
-    m->zeros[i] = keel_row_value(row, KEEL_OP_zeros, SAMPLE);
-    m->residual[i] = row->u64[KEEL_OP_replica_residual] ? row->u64[KEEL_OP_replica_residual][REPLICA] : 0;
+    m->norm[i] = keel_row_value(row, KEEL_OP_norm, m->ids[SHARD]);
+    m->zeros[i] = keel_row_value(row, KEEL_OP_zeros, m->ids[SAMPLE]);
+    m->residual[i] = row->u64[KEEL_OP_replica_residual] ? row->u64[KEEL_OP_replica_residual][m->ids[REPLICA]] : 0;
+    for (uint32_t k = 0; k < stages; k++) m->stage_norms[i][k] = keel_row_value(row, KEEL_OP_norm, m->stage_ids[k]);
     for (int k = 0; k < MICROS; k++)
         m->micro_max[i][k] = row->micro_f64[KEEL_OP_max] ? row->micro_f64[KEEL_OP_max][k] : 0;
     m->ranks[i] = row->scalars[keel_run_scalar(m->info, "ranks")];
@@ -64,12 +91,13 @@ static void print_message(void *context, keel_log_level level, const char *text)
 
 static void open_monitor(bool threaded, const char *yaml) {
     keel_log_set(print_message, NULL);
+    seen = (memory){.count = 0};
     CHECK(keel_merge_mpi_open(MPI_COMM_WORLD, threaded, &merge) == KEEL_OK);
     keel_yaml *doc;
     CHECK(keel_yaml_parse("m.yaml", yaml, strlen(yaml), &doc) == KEEL_OK);
     CHECK(keel_monitor_config_read(doc, &config) == KEEL_OK);
     CHECK(keel_probe_open(merge.rank, &probe) == KEEL_OK);
-    const keel_site_info infos[SITES] = {
+    keel_site_info infos[SITES] = {
         [SHARD] = {.name = "weight", .layout = KEEL_LAYOUT_SHARD, .phase = KEEL_PHASE_OPTIMIZER},
         [REPLICA] = {.name = "norm.weight",
                      .layout = KEEL_LAYOUT_REPLICA,
@@ -80,7 +108,12 @@ static void open_monitor(bool threaded, const char *yaml) {
                     .quantity = KEEL_ACTIVATION,
                     .layout = KEEL_LAYOUT_SAMPLE,
                     .phase = KEEL_PHASE_FORWARD},
+        [STAGE] = {.layout = KEEL_LAYOUT_SHARD,
+                   .phase = KEEL_PHASE_OPTIMIZER,
+                   .order = 5,
+                   .stage = (int32_t)stage_of(check_rank)},
     };
+    snprintf(infos[STAGE].name, sizeof infos[STAGE].name, "stage.%u", stage_of(check_rank));
     for (int s = 0; s < SITES; s++) CHECK(keel_site_add(probe, &infos[s], &sites[s]) == KEEL_OK);
     CHECK(keel_scalar_add(probe, "ranks", KEEL_SCALAR_SUM, &ranks_scalar) == KEEL_OK);
     keel_probe_set_micro_count(probe, MICROS);
@@ -98,6 +131,7 @@ static void step(uint64_t number, double seconds) {
     for (int i = 0; i < ELEMENTS; i++) values[i] = (float)number;
     keel_observe(sites[SHARD], values, (size_t)check_rank + 1); // rank r holds r + 1 elements
     keel_observe(sites[REPLICA], values, ELEMENTS);
+    keel_observe(sites[STAGE], values, 1);
     keel_poll(probe);
     values[0] = 0;
     for (uint32_t m = 0; m < MICROS; m++) {
@@ -130,6 +164,11 @@ static void check_rows(uint32_t count) {
         CHECK(seen.ranks[i] == check_size);
         for (int m = 0; m < MICROS; m++) CHECK(seen.micro_max[i][m] == 100 * m + check_size - 1);
         CHECK(check_size == 1 || seen.residual[i] == 0);
+        for (uint32_t k = 0; k < stages; k++) {
+            int ranks = 0;
+            for (int r = 0; r < check_size; r++) ranks += stage_of(r) == k;
+            CHECK(fabs(seen.stage_norms[i][k] - (i + 1) * sqrt(ranks)) <= 1e-12 * seen.stage_norms[i][k]);
+        }
         CHECK(seen.slowest[i] == check_size - 1);
     }
 }
@@ -188,7 +227,11 @@ static void run_stopped_rank(bool threaded) {
     CHECK(now_seconds() - begin < 20);
     if (check_rank == 0) {
         CHECK(seen.count >= 19);
-        for (uint32_t i = 5; i < seen.count; i++) CHECK(seen.flags[i] == KEEL_STEP_DROPPED && seen.ranks[i] == 1);
+        for (uint32_t i = 5; i < seen.count; i++) {
+            CHECK(seen.flags[i] == KEEL_STEP_DROPPED && seen.ranks[i] == 1);
+            CHECK(seen.stage_norms[i][0] == (double)seen.steps[i]); // its own alone
+            for (uint32_t k = 1; k < stages; k++) CHECK(isnan(seen.stage_norms[i][k]));
+        }
         CHECK(seen.steps[seen.count - 1] == 20);
         printf("ok: a stopped rank, %s\n", threaded ? "threaded" : "polled");
         fflush(stdout);
@@ -203,6 +246,9 @@ int main(int argc, char **argv) {
     int provided;
     check_begin(&provided);
     CHECK(provided == MPI_THREAD_MULTIPLE);
+    const char *last = argv[argc - 1];
+    if (*last >= '1' && *last <= '4') stages = (uint32_t)(*last - '0');
+    CHECK(stages <= (uint32_t)check_size);
     if (strcmp(mode, "thread") == 0)
         run_in_step(true);
     else if (strcmp(mode, "poll") == 0)
