@@ -8,6 +8,7 @@
 
 #include <stdbool.h>
 
+#include "collectors/copies.h"
 #include "collectors/whole_table.h"
 #include "probe/keel.h"
 
@@ -15,22 +16,26 @@ typedef enum keel_merge_action {
     KEEL_MERGE_STEP, // reduce the frames of that step; earlier ones that are still held are skipped
     KEEL_MERGE_SKIP, // every step up to that one is over, unmerged
     KEEL_MERGE_CLOSE,
+    // Right after a reduction, where replicas are compared:
+    KEEL_MERGE_AGREED, // all copies agree, or cannot be judged
+    KEEL_MERGE_ASK,    // each rank gives its copy's checksum of one site
 } keel_merge_action;
 
 typedef struct keel_merge_order {
     uint64_t action;   // keel_merge_action
-    uint64_t sequence; // which step end, counted from 1 in every process
+    uint64_t sequence; // which step end, counted from 1 in every process; ASK: keel_copies_hash of the site
     uint64_t step;     // its step number, for a check
 } keel_merge_order;
 
-// The calls of one thread. One operation at a time: announce or reduce, then test until done.
+// The calls of one thread. One operation at a time: announce, reduce or gather, then test until done.
 typedef struct keel_merge {
     void *context;
     uint32_t rank, size; // of this process; rank 0 gets the result
     bool threaded; // may be called from the merge thread; else only from the training thread (keel_poll, keel_step_end)
     // Makes the table of the whole run of the ranks' TABLEs: to *WHOLE on rank 0, which owns it and keeps it until
-    // close. Ranks with one table are a group. Collective, blocking. TABLE NULL: this rank could not start. Then, and
-    // where tables contradict each other, every rank fails, with the first difference and its rank named.
+    // close; elsewhere only whole->compares is set. Ranks with one table are a group. Collective, blocking. TABLE NULL:
+    // this rank could not start. Then, and where tables contradict each other, every rank fails, with the first
+    // difference and its rank named.
     keel_status (*agree)(void *context, const keel_rank_table *table, keel_whole_table *whole);
     // After it: fails on every rank unless all are READY. Collective, blocking.
     keel_status (*confirm)(void *context, bool ready);
@@ -40,6 +45,8 @@ typedef struct keel_merge {
     // cleared and has the shape of the whole run; NULL with one group and on other ranks. Both must live until done.
     // What FRAME holds then is said of no rank. Flags are merged too; which rank's step numbers come out is not said.
     keel_status (*reduce)(void *context, keel_frame *frame, keel_frame *whole);
+    // Begins to bring the ranks' MINE to rank 0, where *ALL, one a rank, is valid until the next operation.
+    keel_status (*gather)(void *context, const keel_copy *mine, keel_copy **all);
     // Drives the operation; *done is set when this rank's part is over.
     keel_status (*test)(void *context, bool *done);
     // Frees the context. Collective unless ABANDONED: then nothing that an unfinished operation may touch is freed.

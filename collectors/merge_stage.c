@@ -14,11 +14,12 @@ enum {
     TESTS_PER_LOOK = 16, // a large frame goes in many pieces, and a test moves a few
 };
 
-typedef enum phase { IDLE, ANNOUNCING, AWAITING_STEP, REDUCING, CLOSED, ABANDONED } phase;
+typedef enum phase { IDLE, ANNOUNCING, AWAITING_STEP, REDUCING, JUDGING, ASKING, CLOSED, ABANDONED } phase;
 
 struct keel_merge_stage {
     const keel_merge *merge; // NULL: one process
     const keel_whole_table *table;
+    keel_copies *copies;
     keel_frame_pool *pool;
     keel_recorder *recorder;
     double timeout;
@@ -32,10 +33,13 @@ struct keel_merge_stage {
     // Of whoever drives: the merge thread, else the training thread.
     phase phase;
     keel_merge_order order;
-    keel_slot *slot;    // being reduced; NULL: the pool's empty frame is
-    bool widens;        // its frame gets those of other tables beside its own
-    keel_step identity; // of the slot's step, as this rank knows it
-    uint64_t over;      // every step end up to this one is merged, skipped or given up
+    keel_slot *slot;            // being reduced; NULL: the pool's empty frame is
+    bool widens;                // its frame gets those of other tables beside its own
+    keel_merge_order judgement; // of the copies of the step that was reduced
+    uint32_t differing;         // rank 0: the site that is asked for
+    keel_copy *answers;         // rank 0: one a rank
+    keel_step identity;         // of the slot's step, as this rank knows it
+    uint64_t over;              // every step end up to this one is merged, skipped or given up
     uint64_t missing;
     double elapsed, last_look; // of the present operation, seconds
     uint32_t looks;
@@ -70,9 +74,18 @@ static void discard_through(keel_merge_stage *stage, uint64_t sequence) {
         hand_on(stage, keel_ring_take(&stage->pool->ended), false);
 }
 
+static void finish_step(keel_merge_stage *stage) {
+    if (stage->slot) hand_on(stage, stage->slot, stage->leads);
+    stage->slot = NULL;
+    stage->phase = IDLE;
+    settle(stage, stage->order.sequence);
+}
+
 static void abandon(keel_merge_stage *stage, const char *why) {
-    const bool between = stage->phase == ANNOUNCING && !stage->leads;
-    stage->phase = ABANDONED; // the frame in flight is left where it is: the library may still write to it
+    const bool merged = stage->phase == JUDGING || stage->phase == ASKING;
+    const bool between = merged || (stage->phase == ANNOUNCING && !stage->leads);
+    if (merged) finish_step(stage);
+    stage->phase = ABANDONED; // a frame in flight is left where it is: the library may still write to it
     atomic_store(&stage->abandoned, true);
     keel_log(KEEL_LOG_ERROR,
              "the merge over ranks is abandoned %s step %" PRIu64
@@ -155,6 +168,7 @@ static bool reduce(keel_merge_stage *stage) {
         frame->step = (keel_step){.step = stage->order.step, .flags = KEEL_STEP_DROPPED};
     }
     stage->identity = frame->step;
+    if (stage->table->compares) keel_copies_note(stage->copies, slot ? frame : NULL);
     keel_frame *whole = stage->leads ? keel_frame_pool_whole(stage->pool) : NULL;
     stage->widens = whole;
     begin(stage, REDUCING, stage->merge->reduce(stage->merge->context, frame, whole));
@@ -178,25 +192,84 @@ static void finish_announcement(keel_merge_stage *stage) {
         stage->phase = CLOSED;
         settle(stage, UINT64_MAX);
         break;
+    case KEEL_MERGE_AGREED:
+    case KEEL_MERGE_ASK:
+        abandon(stage, "rank 0 spoke of replicas where a step was due");
+        break;
     }
 }
 
-static void finish_reduction(keel_merge_stage *stage) {
-    if (stage->slot) {
-        if (stage->widens) keel_frame_pool_take_whole(stage->pool, stage->slot);
-        if (stage->leads) { // which rank's header the merge has kept is open
-            keel_step *step = &stage->slot->frame->step;
-            const uint32_t flags = step->flags;
-            const double seconds = step->seconds;
-            *step = stage->identity;
-            step->flags = flags;
-            step->seconds = seconds;
-        }
-        hand_on(stage, stage->slot, stage->leads);
-        stage->slot = NULL;
+// Whether the copies agree: rank 0's word, which the others get. A step that a rank could not give is not judged.
+static void judge(keel_merge_stage *stage) {
+    keel_merge_order *judgement = &stage->judgement;
+    *judgement = (keel_merge_order){.action = KEEL_MERGE_AGREED, .step = stage->order.step};
+    if (stage->leads && !(stage->slot->frame->step.flags & KEEL_STEP_DROPPED) &&
+        keel_copies_choose(&stage->table->table, stage->slot->frame, &stage->differing)) {
+        judgement->action = KEEL_MERGE_ASK;
+        judgement->sequence = keel_copies_hash(&stage->table->table.sites[stage->differing]);
     }
-    stage->phase = IDLE;
-    settle(stage, stage->order.sequence);
+    stage->phase = JUDGING; // the frame is merged, whatever comes
+    begin(stage, JUDGING, stage->merge->announce(stage->merge->context, judgement));
+}
+
+static void finish_reduction(keel_merge_stage *stage) {
+    if (stage->slot && stage->widens) keel_frame_pool_take_whole(stage->pool, stage->slot);
+    if (stage->slot && stage->leads) { // which rank's header the merge has kept is open
+        keel_step *step = &stage->slot->frame->step;
+        const uint32_t flags = step->flags;
+        const double seconds = step->seconds;
+        *step = stage->identity;
+        step->flags = flags;
+        step->seconds = seconds;
+    }
+    if (stage->table->compares)
+        judge(stage);
+    else
+        finish_step(stage);
+}
+
+static void finish_judgement(keel_merge_stage *stage) {
+    if (stage->judgement.action != KEEL_MERGE_ASK) {
+        finish_step(stage);
+        return;
+    }
+    const keel_copy mine = keel_copies_answer(stage->copies, stage->judgement.sequence, stage->merge->rank);
+    begin(stage, ASKING, stage->merge->gather(stage->merge->context, &mine, &stage->answers));
+}
+
+static void finish_answers(keel_merge_stage *stage) {
+    if (stage->leads) {
+        keel_stats *stats = &keel_frame_stats(stage->slot->frame)[stage->differing];
+        uint32_t rank, peer;
+        if (keel_copies_vote(stage->answers, stage->merge->size,
+                             stage->table->table.sites[stage->differing].replica_count, &rank, &peer)) {
+            stats->replica_rank = rank;
+            stats->replica_peer = peer;
+        }
+    }
+    finish_step(stage);
+}
+
+static void finish_operation(keel_merge_stage *stage) {
+    switch (stage->phase) {
+    case ANNOUNCING:
+        finish_announcement(stage);
+        break;
+    case REDUCING:
+        finish_reduction(stage);
+        break;
+    case JUDGING:
+        finish_judgement(stage);
+        break;
+    case ASKING:
+        finish_answers(stage);
+        break;
+    case IDLE:
+    case AWAITING_STEP:
+    case CLOSED:
+    case ABANDONED:
+        break; // nothing is in flight
+    }
 }
 
 // Looks after the operation in flight; true while it goes on.
@@ -210,10 +283,7 @@ static bool in_flight(keel_merge_stage *stage) {
         return false;
     }
     if (done) {
-        if (stage->phase == ANNOUNCING)
-            finish_announcement(stage);
-        else
-            finish_reduction(stage);
+        finish_operation(stage);
         return false;
     }
     // A process that was stopped for long finds much time gone at its first look, and must look again before it gives
@@ -262,6 +332,8 @@ static bool advance(keel_merge_stage *stage) {
             break;
         case ANNOUNCING:
         case REDUCING:
+        case JUDGING:
+        case ASKING:
             if (in_flight(stage)) return true;
             break;
         case ABANDONED:
@@ -306,6 +378,7 @@ keel_status keel_merge_stage_open(const keel_merge_stage_options *options, keel_
     if (!stage) return keel_fail(KEEL_ERR_MEMORY, "no memory for the merge");
     stage->merge = options->merge;
     stage->table = options->whole;
+    stage->copies = options->copies;
     stage->pool = options->pool;
     stage->recorder = options->recorder;
     stage->timeout = options->timeout_seconds;

@@ -1,8 +1,13 @@
 // The way of a frame from the end of a step to the recorder: merged over the ranks, on a thread of its own or driven by
 // the training thread; straight on where there is one process.
 //
-//     rank 0   IDLE -> ANNOUNCING -> REDUCING -> IDLE             for the oldest frame that it holds, or a skip where
-//     it holds none others   IDLE -> ANNOUNCING -> AWAITING_STEP -> REDUCING -> IDLE    as rank 0 says
+//     rank 0   IDLE -> ANNOUNCING -> REDUCING -> IDLE                    for the oldest frame that it holds,
+//                                                                        or a skip where it holds none
+//     others   IDLE -> ANNOUNCING -> AWAITING_STEP -> REDUCING -> IDLE   as rank 0 says
+//
+// Where replicas are compared each reduction is followed by rank 0's word on whether they agree, REDUCING -> JUDGING,
+// and where they do not, by the checksums of one site from all ranks, -> ASKING -> IDLE: so that the row names the
+// rank.
 //
 // A rank that has no frame of the step to be merged gives an empty one, flagged KEEL_STEP_DROPPED. An operation that
 // outlives its limit is abandoned, with all that follow: frames stay local.
@@ -17,7 +22,8 @@ typedef struct keel_merge_stage keel_merge_stage;
 
 typedef struct keel_merge_stage_options {
     const keel_merge *merge;       // NULL: one process. Borrowed, like the others
-    const keel_whole_table *whole; // on rank 0; needed where there are several groups of ranks
+    const keel_whole_table *whole; // complete on rank 0
+    keel_copies *copies;           // of this rank
     keel_frame_pool *pool;
     keel_recorder *recorder;
     double timeout_seconds; // counted while this process runs: being stopped does not use it up

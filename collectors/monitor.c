@@ -31,7 +31,8 @@ struct keel_monitor {
     keel_judge judge; // its sink lives in the list
     bool has_judge;
 
-    keel_whole_table whole; // on rank 0
+    keel_whole_table whole; // complete on rank 0
+    keel_copies copies;     // of this rank, where replicas are compared
     keel_run_tables tables;
     keel_frame_pool pool;
     keel_recorder *recorder;
@@ -196,6 +197,7 @@ static keel_status open_tables(keel_monitor *monitor) {
 static keel_status open_ways(keel_monitor *monitor, const keel_rank_table *own) {
     const bool leads = monitor->rank == 0;
     keel_status status = open_pool(monitor, own);
+    if (!status && monitor->whole.compares) status = keel_copies_open(own, &monitor->copies);
     if (!status && leads) status = open_tables(monitor);
     if (!status)
         status = keel_recorder_open(&(keel_recorder_options){.pool = &monitor->pool,
@@ -208,6 +210,7 @@ static keel_status open_ways(keel_monitor *monitor, const keel_rank_table *own) 
         status = keel_merge_stage_open(
             &(keel_merge_stage_options){.merge = monitor->options.merge,
                                         .whole = &monitor->whole,
+                                        .copies = &monitor->copies,
                                         .pool = &monitor->pool,
                                         .recorder = monitor->recorder,
                                         .timeout_seconds = monitor->options.config->merge_timeout_seconds},
@@ -333,8 +336,9 @@ const char *keel_monitor_describe(const keel_monitor *monitor) {
 }
 
 size_t keel_monitor_bytes(const keel_monitor *monitor) {
-    if (monitor->rank != 0) return monitor->pool.bytes;
-    return monitor->pool.bytes + keel_run_tables_bytes(&monitor->tables) + keel_whole_table_bytes(&monitor->whole);
+    const size_t bytes = monitor->pool.bytes + monitor->copies.count * sizeof *monitor->copies.sites;
+    if (monitor->rank != 0) return bytes;
+    return bytes + keel_run_tables_bytes(&monitor->tables) + keel_whole_table_bytes(&monitor->whole);
 }
 
 // ---- the end ----
@@ -368,6 +372,7 @@ keel_status keel_monitor_close(keel_monitor *monitor) {
         keel_frame_pool_close(&monitor->pool);
     keel_run_tables_close(&monitor->tables);
     keel_whole_table_close(&monitor->whole);
+    keel_copies_close(&monitor->copies);
     keel_rank_watch_close(monitor->watch);
     free(monitor);
     return status;

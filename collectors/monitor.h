@@ -19,7 +19,9 @@
 // Memory of a rank, where RECORDS = sites + micro-batches x sites with records per micro-batch, of this rank or, on
 // rank 0, of the whole run:
 //     frames  (queue_depth + 3, and 1 more on ranks other than 0) x (96 + 16 scalars + sizeof(keel_stats) RECORDS)
-//     rank 0  8 bytes x ops stored x RECORDS for a row; the site table once more; with several groups 2 frames more
+//     where replicas are compared  40 bytes a site of them
+//     rank 0  8 bytes x ops stored x RECORDS for a row; the site table once more; with several groups 2 frames more;
+//             where replicas are compared 24 bytes a rank
 // One frame is being filled, one merged, one recorded, and queue_depth may wait.
 #ifndef KEEL_COLLECTORS_MONITOR_H
 #define KEEL_COLLECTORS_MONITOR_H

@@ -6,6 +6,10 @@
 
 #include "collectors/quantity/quantity.h"
 
+// What there is only of tensors that several ranks hold. The rank that differs is told where it is seen that one does.
+static const uint64_t replica_ops =
+    UINT64_C(1) << KEEL_OP_replica_residual | UINT64_C(1) << KEEL_OP_replica_rank | UINT64_C(1) << KEEL_OP_replica_peer;
+
 // One entry, made ready: its names resolved, its expression compiled.
 typedef struct entry {
     const keel_select_config *config;
@@ -94,7 +98,10 @@ static void plan_site(const entry *e, const keel_site_info *site, keel_site_plan
     }
     uint64_t ops = keel_ops_flags();
     for (size_t i = 0; i < config->op_count; i++) ops |= keel_ops_named(config->ops[i], site->quantity);
-    if (!replica) ops &= ~(UINT64_C(1) << KEEL_OP_replica_residual);
+    if (!replica)
+        ops &= ~replica_ops;
+    else if (ops & replica_ops)
+        ops |= replica_ops;
     *op_mask = ops;
     *plan = (keel_site_plan){
         .fields = keel_ops_fields(ops),
@@ -122,7 +129,8 @@ static void warn_of(const entry *e) {
     if (e->config->per_micro_batch && !e->per_micro)
         warn_at(keel_yaml_get(node, "per_micro_batch"), "none of the selected sites is observed per micro-batch");
     for (size_t i = 0; i < e->config->op_count; i++)
-        if (keel_op_find(e->config->ops[i]) == KEEL_OP_replica_residual && !e->replicas)
+        if (keel_op_find(e->config->ops[i]) < KEEL_OP_COUNT && replica_ops >> keel_op_find(e->config->ops[i]) & 1 &&
+            !e->replicas)
             warn_at(item_node(node, "ops", i), "none of the selected sites is a replica of another rank's");
 }
 

@@ -9,9 +9,10 @@
 keel_status keel_select_check(const keel_monitor_config *config);
 
 // Fills PLANS and OP_MASKS (bit keel_op), one per site of PROBE. A site that no entry matches keeps its non-finite
-// flags on every step; one that an entry disables has plan.fields 0 and mask 0. replica_residual is kept where several
-// ranks hold the same, per_micro_batch where a quantity arises per micro-batch. KEEL_ERR_CONFIG with file, line and
-// column for an unknown quantity or op and for a bad regular expression.
+// flags on every step; one that an entry disables has plan.fields 0 and mask 0. replica_residual, replica_rank and
+// replica_peer are kept together, where several ranks hold the same, per_micro_batch where a quantity arises per
+// micro-batch. KEEL_ERR_CONFIG with file, line and column for an unknown quantity or op and for a bad regular
+// expression.
 keel_status keel_select(const keel_monitor_config *config, const keel_probe *probe, keel_site_plan *plans,
                         uint64_t *op_masks);
 

@@ -218,6 +218,8 @@ keel_status keel_whole_table_open(const keel_rank_table *tables, const uint32_t 
         keel_whole_table_close(&whole);
         return status;
     }
+    for (uint32_t s = 0; s < whole.table.site_count; s++)
+        whole.compares |= whole.table.op_masks[s] >> KEEL_OP_replica_residual & 1;
     *out = whole;
     return KEEL_OK;
 }

@@ -11,6 +11,7 @@ typedef struct keel_whole_table {
     keel_frame_map *maps;  // [group_count]: where what a group's frame holds goes; NULL with one group
     uint32_t *places;      // owned: what MAPS points to
     size_t place_count;
+    bool compares; // some site's replicas are compared
 } keel_whole_table;
 
 // Of the TABLES of COUNT groups. LEADERS: the lowest rank of each, ascending. With one group the whole is its copy.

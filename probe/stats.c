@@ -13,6 +13,7 @@ void keel_stats_clear(keel_stats *stats) {
     stats->min = stats->abs_min = stats->norm_low = INFINITY;
     stats->max = stats->norm_high = -INFINITY;
     stats->rank_low = stats->rank_high = stats->rank_nonfinite = stats->micro_nonfinite = KEEL_RANK_NONE;
+    stats->replica_rank = stats->replica_peer = KEEL_RANK_NONE;
 }
 
 // ---- kernels ----
@@ -222,6 +223,18 @@ void keel_stats_seal_rank(keel_stats *stats, uint32_t rank, uint32_t replica_ind
     *stats = copy;
 }
 
+// The inverse of an odd number mod 2^64, by Newton's method: each round doubles the bits that are right, 3 at first.
+static uint64_t inverse(uint64_t odd) {
+    uint64_t x = odd;
+    for (int round = 0; round < 5; round++) x *= 2 - odd * x;
+    return x;
+}
+
+uint64_t keel_stats_replica_print(const keel_stats *sealed, uint32_t replica_index, uint32_t replica_count) {
+    const uint64_t factor = replica_factor(replica_index, replica_count);
+    return factor % 2 ? 2 * sealed->replica_residual * inverse(factor) : sealed->replica_residual * inverse(factor / 2);
+}
+
 // ---- views ----
 
 static const keel_op_info ops[KEEL_OP_COUNT] = {
@@ -277,6 +290,10 @@ uint64_t keel_stats_view_count(const keel_stats *s, keel_op op) {
         return rank_or_none(s->rank_high);
     case KEEL_OP_replica_residual:
         return s->replica_residual;
+    case KEEL_OP_replica_rank:
+        return rank_or_none(s->replica_rank);
+    case KEEL_OP_replica_peer:
+        return rank_or_none(s->replica_peer);
     default:
         return KEEL_NOT_COLLECTED;
     }

@@ -106,6 +106,9 @@ KEEL_API void keel_stats_merge(keel_stats *into, const keel_stats *from);
 // r > 0, everything but the residual and the rank fields is cleared, so that copies count once.
 KEEL_API void keel_stats_seal_rank(keel_stats *stats, uint32_t rank, uint32_t replica_index, uint32_t replica_count);
 
+// Of a sealed record of one of several copies: equal for equal copies, whatever their index. 63 bits of the checksum.
+KEEL_API uint64_t keel_stats_replica_print(const keel_stats *sealed, uint32_t replica_index, uint32_t replica_count);
+
 // True if the record holds a NaN or an infinity.
 static inline bool keel_stats_nonfinite(const keel_stats *s) {
     return (s->nans | s->pos_infs | s->neg_infs) != 0;

@@ -2,8 +2,9 @@
 //
 // The residual is a sum of the copies' checksums with factors that add up to 0, and exact: there are no false alarms,
 // and equal norms prove nothing. One record is a warning, two in a row are critical, since a run whose replicas have
-// parted trains several models at once. The rank: of three copies or more the one whose norm is farther from the mean
-// of all. Of two:
+// parted trains several models at once. The rank: of three copies or more the one whose checksum most others do not
+// have (replica_rank). Where nobody asked for checksums, and no rank holds a part alone, the one whose norm is farther
+// from the mean of all. Of two:
 // - the one whose norm is to the bit what it was in the record before has missed the update;
 // - the first copy's sum must be what it was plus the sum of its update, within what rounding usually leaves: if it is
 //   not, that copy is the odd one, else the other;
@@ -37,17 +38,27 @@ typedef struct state {
 } state;
 
 typedef struct columns {
-    const uint64_t *residual, *rank_low, *rank_high;
+    const uint64_t *residual, *rank_low, *rank_high, *odd, *peer;
     const double *low, *high, *mean_log, *mean;
 } columns;
 
+// The ranks that hold the two copies that differ: the one that counts first. Both the same where that one is odd.
+typedef struct pair {
+    int64_t first, second;
+} pair;
+
+// Norms of copies can be compared, those of a tensor's parts not.
+static bool has_whole_norms(const keel_site_info *site) {
+    return site->layout == KEEL_LAYOUT_REPLICA;
+}
+
 // Of two copies, by the second and third way above.
-static int64_t odd_of_two(const columns *c, uint32_t site, const part *p) {
-    if (p->known == 0) return -1;
+static int64_t odd_of_two(const keel_detector_input *in, const columns *c, uint32_t site, const part *p, pair two) {
+    const bool whole = has_whole_norms(&in->info->sites[site]) && p->known > 0;
     bool low_stood = c->low[site] == p->norm, high_stood = c->high[site] == p->norm;
-    if (low_stood != high_stood) return (int64_t)(low_stood ? c->rank_low[site] : c->rank_high[site]);
-    if (p->checked >= CHECKED) return fabsf(p->error) >= ODD_ERROR * p->usual ? 0 : 1;
-    if (p->known < 2 || !(c->high[site] > c->low[site])) return -1;
+    if (whole && low_stood != high_stood) return (int64_t)(low_stood ? c->rank_low[site] : c->rank_high[site]);
+    if (p->checked >= CHECKED) return fabsf(p->error) >= ODD_ERROR * p->usual ? two.first : two.second;
+    if (!whole || p->known < 2 || !(c->high[site] > c->low[site])) return -1;
     double expected = p->norm + p->change;
     double to_low = fabs(c->low[site] - expected), to_high = fabs(c->high[site] - expected);
     if (to_low < 4 * to_high && to_high < 4 * to_low) return -1;
@@ -55,13 +66,30 @@ static int64_t odd_of_two(const columns *c, uint32_t site, const part *p) {
 }
 
 // The rank whose copy is the odd one; -1: cannot be told.
-static int64_t odd_rank(const keel_detector_input *in, const columns *c, uint32_t site, const part *p) {
+static int64_t odd_rank(const keel_detector_input *in, const columns *c, uint32_t site, const part *p,
+                        const pair *asked) {
+    if (asked && asked->first == asked->second) return asked->first;
     if (!c->low || !c->high || !c->mean_log || !c->rank_low || !c->rank_high) return -1;
     if (c->rank_high[site] == KEEL_NOT_COLLECTED || !(c->low[site] > 0)) return -1;
-    if (in->info->sites[site].replica_count == 2) return odd_of_two(c, site, p);
+    if (in->info->sites[site].replica_count == 2) {
+        const pair unknown = in->info->world_size == 2 ? (pair){0, 1} : (pair){-1, -1};
+        return odd_of_two(in, c, site, p, asked ? *asked : unknown);
+    }
+    if (!has_whole_norms(&in->info->sites[site])) return -1;
     double low = log(c->low[site]), high = log(c->high[site]), mean = c->mean_log[site];
     if (!(high > low) || !isfinite(mean)) return -1;
     return (int64_t)(high - mean > mean - low ? c->rank_high[site] : c->rank_low[site]);
+}
+
+// What the ranks were asked for in this record: one site's.
+static bool find_asked(const keel_detector_input *in, const columns *c, pair *asked) {
+    if (!c->odd || !c->peer) return false;
+    for (uint32_t s = 0; s < in->info->site_count; s++) {
+        if (c->odd[s] == KEEL_NOT_COLLECTED) continue;
+        *asked = (pair){(int64_t)c->odd[s], (int64_t)c->peer[s]};
+        return true;
+    }
+    return false;
 }
 
 // What the first copy's mean says that its own update does not.
@@ -111,19 +139,17 @@ static void emit(const state *s, keel_findings *findings) {
 static void update(void *memory, const keel_detector_input *in, keel_findings *findings) {
     state *s = memory;
     const keel_row *row = in->row;
-    const columns c = {row->u64[KEEL_OP_replica_residual],
-                       row->u64[KEEL_OP_rank_low],
-                       row->u64[KEEL_OP_rank_high],
-                       row->f64[KEEL_OP_norm_low],
-                       row->f64[KEEL_OP_norm_high],
-                       row->f64[KEEL_OP_log_norm_mean],
-                       row->f64[KEEL_OP_mean]};
+    const columns c = {row->u64[KEEL_OP_replica_residual], row->u64[KEEL_OP_rank_low],      row->u64[KEEL_OP_rank_high],
+                       row->u64[KEEL_OP_replica_rank],     row->u64[KEEL_OP_replica_peer],  row->f64[KEEL_OP_norm_low],
+                       row->f64[KEEL_OP_norm_high],        row->f64[KEEL_OP_log_norm_mean], row->f64[KEEL_OP_mean]};
     part *parts = in->sites;
     if (!c.residual || (row->step.flags & KEEL_STEP_DROPPED)) return;
     keel_odd_sites odd = {.count = 0};
     uint32_t weights = 0, parted = 0;
     bool any = false;
-    int64_t rank = -1;
+    pair asked;
+    const bool told = find_asked(in, &c, &asked);
+    int64_t rank = told && asked.first == asked.second ? asked.first : -1;
     follow_means(in, &c, parts);
     for (uint32_t q = 0; q < KEEL_QUANTITY_COUNT; q++) {
         for (uint32_t i = 0; i < in->index->count[q]; i++) {
@@ -136,7 +162,7 @@ static void update(void *memory, const keel_detector_input *in, keel_findings *f
                 continue;
             }
             parted += q == KEEL_WEIGHT;
-            if (rank < 0 && q == KEEL_WEIGHT) rank = odd_rank(in, &c, site, &parts[site]);
+            if (rank < 0 && q == KEEL_WEIGHT) rank = odd_rank(in, &c, site, &parts[site], told ? &asked : NULL);
             keel_odd_sites_add(&odd, in->index,
                                &(keel_odd_site){.site = site,
                                                 .op = "replica_residual",
@@ -164,9 +190,10 @@ const keel_detector keel_detect_replica_divergence = {
     .doc = "copies of one tensor whose bits differ",
     .link = KEEL_LINK_EVENT,
     .reach = 8,
-    .ops = UINT64_C(1) << KEEL_OP_replica_residual | UINT64_C(1) << KEEL_OP_norm_low |
-           UINT64_C(1) << KEEL_OP_norm_high | UINT64_C(1) << KEEL_OP_rank_low | UINT64_C(1) << KEEL_OP_rank_high |
-           UINT64_C(1) << KEEL_OP_log_norm_mean | UINT64_C(1) << KEEL_OP_mean,
+    .ops = UINT64_C(1) << KEEL_OP_replica_residual | UINT64_C(1) << KEEL_OP_replica_rank |
+           UINT64_C(1) << KEEL_OP_replica_peer | UINT64_C(1) << KEEL_OP_norm_low | UINT64_C(1) << KEEL_OP_norm_high |
+           UINT64_C(1) << KEEL_OP_rank_low | UINT64_C(1) << KEEL_OP_rank_high | UINT64_C(1) << KEEL_OP_log_norm_mean |
+           UINT64_C(1) << KEEL_OP_mean,
     .state_bytes = sizeof(state),
     .site_bytes = sizeof(part),
     .init_site = init_site,

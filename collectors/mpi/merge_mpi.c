@@ -7,7 +7,7 @@
 
 enum { ORDER_WORDS = 3, TAG_FRAME = 3 };
 
-typedef enum doing { ANNOUNCING, REDUCING, SENDING, RECEIVING } doing;
+typedef enum doing { ANNOUNCING, REDUCING, SENDING, RECEIVING, GATHERING } doing;
 
 typedef struct merge_mpi {
     MPI_Comm comm;
@@ -26,6 +26,8 @@ typedef struct merge_mpi {
     uint32_t receiving;        // rank 0: the group whose frame is awaited
     keel_frame *received;      // rank 0: for the largest frame of another group
     size_t received_bytes;
+    keel_copy mine, *copies; // COPIES: rank 0, one a rank; NULL where none are compared
+    keel_copy **gathered;    // where COPIES are to be found once they are
 } merge_mpi;
 
 static keel_status failed(int code, const char *call) {
@@ -40,6 +42,14 @@ static keel_status failed(int code, const char *call) {
 static void merge_frames(void *in, void *inout, int *count, MPI_Datatype *type) {
     (void)type;
     if (*count == 1) keel_frame_merge(inout, in);
+}
+
+static keel_status alloc_copies(merge_mpi *m, const keel_whole_table *whole) {
+    int size;
+    MPI_Comm_size(m->comm, &size);
+    if (whole->compares) m->copies = calloc((size_t)size, sizeof *m->copies);
+    return m->copies || !whole->compares ? KEEL_OK
+                                         : keel_fail(KEEL_ERR_MEMORY, "no memory for the checksums of %d ranks", size);
 }
 
 static keel_status alloc_received(merge_mpi *m, const keel_whole_table *whole) {
@@ -57,6 +67,8 @@ static void forget_groups(merge_mpi *m) {
     keel_rank_groups_free(&m->groups);
     free(m->received);
     m->received = NULL;
+    free(m->copies);
+    m->copies = NULL;
 }
 
 static keel_status agree(void *context, const keel_rank_table *table, keel_whole_table *whole) {
@@ -78,7 +90,11 @@ static keel_status agree(void *context, const keel_rank_table *table, keel_whole
     if (rank == 0 && !status) {
         m->whole_table = whole;
         status = alloc_received(m, whole);
+        if (!status) status = alloc_copies(m, whole);
     }
+    int compares = whole->compares;
+    MPI_Bcast(&compares, 1, MPI_INT, 0, m->comm);
+    whole->compares = compares;
     const keel_status all = keel_all_ready(m->comm, !status);
     return status ? status : all;
 }
@@ -157,6 +173,9 @@ static keel_status go_on(merge_mpi *m, bool *done) {
         keel_frame_merge_at(m->whole, m->received, &m->whole_table->maps[m->receiving]);
         if (m->receiving + 1 < m->groups.count) return receive_frame(m, m->receiving + 1);
         break;
+    case GATHERING:
+        *m->gathered = m->copies;
+        break;
     case SENDING:
         break;
     }
@@ -171,6 +190,17 @@ static keel_status test(void *context, bool *done) {
     const int code = MPI_Test(&m->request, &flag, MPI_STATUS_IGNORE);
     if (code) return failed(code, "MPI_Test");
     return flag ? go_on(m, done) : KEEL_OK;
+}
+
+static keel_status gather(void *context, const keel_copy *mine, keel_copy **all) {
+    merge_mpi *m = context;
+    m->doing = GATHERING;
+    m->mine = *mine;
+    m->gathered = all;
+    // NOLINTNEXTLINE(clang-analyzer-optin.mpi.MPI-Checker): test completes it
+    const int code =
+        MPI_Igather(&m->mine, sizeof m->mine, MPI_BYTE, m->copies, sizeof m->mine, MPI_BYTE, 0, m->comm, &m->request);
+    return code ? failed(code, "MPI_Igather") : KEEL_OK;
 }
 
 static void close_merge(void *context, bool abandoned) {
@@ -214,6 +244,7 @@ keel_status keel_merge_mpi_open(MPI_Comm comm, bool threaded, keel_merge *merge)
                           .confirm = confirm,
                           .announce = announce,
                           .reduce = reduce,
+                          .gather = gather,
                           .test = test,
                           .close = close_merge};
     return KEEL_OK;

@@ -11,7 +11,12 @@
 #include "collectors/mpi/merge_mpi.h"
 #include "tests/mpi/mpi_check.h"
 
-enum { STEPS = 60, ELEMENTS = 64, MICROS = 2 };
+enum {
+    STEPS = 60,
+    PARTED = 55, // the last rank's copy differs from that step on
+    ELEMENTS = 64,
+    MICROS = 2
+};
 enum { SHARD, REPLICA, SAMPLE, STAGE, SITES };
 enum { STAGES_MAX = 4 };
 static const char *const site_names[STAGE] = {"weight", "norm.weight", "out"};
@@ -21,6 +26,7 @@ typedef struct memory {
     uint32_t ids[STAGE], stage_ids[STAGES_MAX];
     double stage_norms[STEPS + 1][STAGES_MAX];
     uint64_t steps[STEPS + 1], dropped[STEPS + 1], residual[STEPS + 1];
+    uint64_t odd[STEPS + 1], peer[STEPS + 1];
     uint32_t flags[STEPS + 1];
     double norm[STEPS + 1], zeros[STEPS + 1], ranks[STEPS + 1], slowest[STEPS + 1];
     double micro_max[STEPS + 1][MICROS];
@@ -64,6 +70,8 @@ static keel_status remember_row(void *context, const keel_row *row) {
     m->norm[i] = keel_row_value(row, KEEL_OP_norm, m->ids[SHARD]);
     m->zeros[i] = keel_row_value(row, KEEL_OP_zeros, m->ids[SAMPLE]);
     m->residual[i] = row->u64[KEEL_OP_replica_residual] ? row->u64[KEEL_OP_replica_residual][m->ids[REPLICA]] : 0;
+    m->odd[i] = row->u64[KEEL_OP_replica_rank] ? row->u64[KEEL_OP_replica_rank][m->ids[REPLICA]] : 0;
+    m->peer[i] = row->u64[KEEL_OP_replica_peer] ? row->u64[KEEL_OP_replica_peer][m->ids[REPLICA]] : 0;
     for (uint32_t k = 0; k < stages; k++) m->stage_norms[i][k] = keel_row_value(row, KEEL_OP_norm, m->stage_ids[k]);
     for (int k = 0; k < MICROS; k++)
         m->micro_max[i][k] = row->micro_f64[KEEL_OP_max] ? row->micro_f64[KEEL_OP_max][k] : 0;
@@ -130,6 +138,7 @@ static void step(uint64_t number, double seconds) {
     keel_step_begin(probe, number);
     for (int i = 0; i < ELEMENTS; i++) values[i] = (float)number;
     keel_observe(sites[SHARD], values, (size_t)check_rank + 1); // rank r holds r + 1 elements
+    values[9] += number >= PARTED && check_rank == check_size - 1;
     keel_observe(sites[REPLICA], values, ELEMENTS);
     keel_observe(sites[STAGE], values, 1);
     keel_poll(probe);
@@ -163,7 +172,11 @@ static void check_rows(uint32_t count) {
         CHECK(seen.zeros[i] * 4 * check_size == 2 * check_size + 1); // rank 0 has one more in micro-batch 0
         CHECK(seen.ranks[i] == check_size);
         for (int m = 0; m < MICROS; m++) CHECK(seen.micro_max[i][m] == 100 * m + check_size - 1);
-        CHECK(check_size == 1 || seen.residual[i] == 0);
+        const bool parted = check_size > 1 && i + 1 >= PARTED;
+        const uint64_t last = (uint64_t)check_size - 1;
+        CHECK(check_size == 1 || (seen.residual[i] != 0) == parted);
+        CHECK(check_size == 1 || seen.odd[i] == (!parted ? KEEL_NOT_COLLECTED : check_size == 2 ? 0 : last));
+        CHECK(check_size == 1 || seen.peer[i] == (!parted ? KEEL_NOT_COLLECTED : last));
         for (uint32_t k = 0; k < stages; k++) {
             int ranks = 0;
             for (int r = 0; r < check_size; r++) ranks += stage_of(r) == k;

@@ -143,6 +143,7 @@ static inline void tensor_next(tensor_run *r) {
         tensor_set_ranks(r, (int)i, norm * exp(0.03 * random_normal(&r->seed)), norm,
                          norm * exp(0.03 * random_normal(&r->seed)));
         r->u64[KEEL_OP_nans][i] = r->u64[KEEL_OP_infs][i] = 0;
+        r->u64[KEEL_OP_replica_rank][i] = r->u64[KEEL_OP_replica_peer][i] = KEEL_NOT_COLLECTED;
         r->u64[KEEL_OP_not_bf16][i] = r->u64[KEEL_OP_not_fp16][i] = KEEL_SATURATE_AT;
         r->f64[KEEL_OP_underflow][i] = r->f64[KEEL_OP_overflow][i] = 0;
     }

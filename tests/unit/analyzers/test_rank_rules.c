@@ -93,6 +93,7 @@ static void a_local_loss_that_stands_out_names_its_rank(void **unused) {
 static void set_residuals(tensor_run *r, bool all, int odd) {
     for (uint32_t s = 0; s < r->info.site_count; s++) {
         if (r->sites[s].quantity != KEEL_WEIGHT) continue;
+        r->sites[s].layout = KEEL_LAYOUT_REPLICA;
         r->sites[s].replica_count = r->info.world_size;
         double norm = r->f64[KEEL_OP_norm][s];
         tensor_set_ranks(r, (int)s, norm, norm, norm);
@@ -177,6 +178,45 @@ static void of_two_copies_the_one_that_stood_still_is_out_of_step(void **unused)
         assert_non_null(k);
         assert_int_equal(k->rank, odd_rank);
         assert_string_equal(k->cause, "replica out of step");
+        tensor_end(r);
+    }
+}
+
+// Parts of tensors, four ranks: norms of parts tell nothing of copies. The checksums that the ranks were asked for do,
+// where most tell; of two copies they say which two ranks, and the mean says which of them.
+static void of_a_part_of_a_tensor_the_checksums_tell_the_odd_one(void **unused) {
+    (void)unused;
+    enum { MOST_TELL, FIRST_ODD, SECOND_ODD, NOT_ASKED, WAYS };
+    for (int way = 0; way < WAYS; way++) {
+        tensor_run *r = tensor_open(way == MOST_TELL ? 6 : 4, plain);
+        int weight = tensor_find(r, "layers.2.mlp.down.weight", KEEL_WEIGHT);
+        int update = tensor_find(r, "layers.2.mlp.down.weight", KEEL_UPDATE);
+        tensor_begin(r);
+        double mean = 0.001;
+        for (int i = 0; i < 50; i++) {
+            bool flip = i == 49;
+            tensor_next(r);
+            set_residuals(r, false, flip ? weight : -1);
+            for (uint32_t s = 0; s < r->info.site_count; s++) {
+                r->sites[s].layout = KEEL_LAYOUT_SHARD;
+                r->sites[s].replica_count = r->info.world_size / 2;
+            }
+            double step = 1e-6 * random_normal(&r->seed);
+            mean += step;
+            r->f64[KEEL_OP_mean][update] = step;
+            r->f64[KEEL_OP_mean][weight] =
+                mean + 1e-12 * random_normal(&r->seed) + (flip && way == FIRST_ODD ? 1e-9 : 0);
+            tensor_set_ranks(r, weight, 10, 14, flip ? 14.5 : 15);
+            if (flip && way != NOT_ASKED) {
+                r->u64[KEEL_OP_replica_rank][weight] = way == MOST_TELL ? 4 : 1;
+                r->u64[KEEL_OP_replica_peer][weight] = way == MOST_TELL ? 4 : 3;
+            }
+            tensor_judge(r);
+        }
+        const keel_incident *k = tensor_incident(r, "replica_divergence", KEEL_WARNING);
+        assert_non_null(k);
+        static const int expected[WAYS] = {[MOST_TELL] = 4, [FIRST_ODD] = 1, [SECOND_ODD] = 3, [NOT_ASKED] = -1};
+        assert_int_equal(k->rank, expected[way]);
         tensor_end(r);
     }
 }
@@ -395,6 +435,7 @@ int main(void) {
         cmocka_unit_test(a_bit_flip_in_one_weight_of_one_rank_is_told_at_once),
         cmocka_unit_test(of_two_copies_the_sum_of_the_update_tells_the_odd_one),
         cmocka_unit_test(of_two_copies_the_one_that_stood_still_is_out_of_step),
+        cmocka_unit_test(of_a_part_of_a_tensor_the_checksums_tell_the_odd_one),
         cmocka_unit_test(a_replica_out_of_step_has_all_its_weights_different),
         cmocka_unit_test(a_leak_is_told_with_its_rank),
         cmocka_unit_test(the_rank_that_others_wait_for_is_named),

@@ -17,9 +17,9 @@ enum { RIG_ROWS_MAX = 128 };
 typedef struct seen_row {
     keel_step step;
     uint64_t dropped;
-    double max;        // of site RIG_WEIGHT
-    double out_zeros;  // share of zeros of site RIG_OUT
-    uint64_t residual; // of site RIG_REPLICA
+    double max;                                    // of site RIG_WEIGHT
+    double out_zeros;                              // share of zeros of site RIG_OUT
+    uint64_t residual, replica_rank, replica_peer; // of site RIG_REPLICA
     double loss, loss_owner, rss;
 } seen_row;
 
@@ -57,6 +57,8 @@ static inline keel_status test_sink_row(void *context, const keel_row *row) {
         .max = keel_row_value(row, KEEL_OP_max, RIG_WEIGHT),
         .out_zeros = keel_row_value(row, KEEL_OP_zeros, RIG_OUT),
         .residual = row->u64[KEEL_OP_replica_residual] ? row->u64[KEEL_OP_replica_residual][RIG_REPLICA] : 0,
+        .replica_rank = row->u64[KEEL_OP_replica_rank] ? row->u64[KEEL_OP_replica_rank][RIG_REPLICA] : 0,
+        .replica_peer = row->u64[KEEL_OP_replica_peer] ? row->u64[KEEL_OP_replica_peer][RIG_REPLICA] : 0,
         .loss = seen_scalar(sink, row, "loss"),
         .loss_owner = seen_scalar(sink, row, "loss_rank"),
         .rss = seen_scalar(sink, row, "rss_anon_bytes"),

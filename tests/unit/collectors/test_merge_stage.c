@@ -18,10 +18,14 @@ typedef struct played {
     keel_merge table;
     atomic_bool stuck;          // no operation ends any more
     atomic_bool stuck_reducing; // no reduction does
-    atomic_uint tests_each;     // how many looks an operation takes
-    keel_status fails;          // what the next reduction answers
-    keel_frame *other;          // of rank 1, for rank 0: joins every reduction
-    bool agreed;
+    atomic_bool stuck_gathering;
+    atomic_uint tests_each; // how many looks an operation takes
+    keel_status fails;      // what the next reduction answers
+    keel_frame *other;      // of rank 1, for rank 0: joins every reduction
+    bool agreed, compares;
+    keel_copy copies[2], asked; // of both ranks; rank 1's is made up
+    keel_copy **gathered;
+    atomic_uint gathers;
     // Of rank 0: what it announced. Of others: what they are told, as far as GIVEN.
     keel_merge_order orders[ORDERS_MAX];
     atomic_uint given;
@@ -39,7 +43,9 @@ static keel_status play_agree(void *context, const keel_rank_table *table, keel_
     played *p = context;
     p->agreed = table != NULL;
     if (!table) return KEEL_ERR_COMM;
-    return p->table.rank == 0 ? keel_whole_table_open(table, &(uint32_t){0}, 1, whole) : KEEL_OK;
+    const keel_status status = p->table.rank == 0 ? keel_whole_table_open(table, &(uint32_t){0}, 1, whole) : KEEL_OK;
+    whole->compares = p->compares;
+    return status;
 }
 
 static keel_status play_confirm(void *context, bool ready) {
@@ -82,14 +88,28 @@ static keel_status play_reduce(void *context, keel_frame *frame, keel_frame *who
     return KEEL_OK;
 }
 
+static keel_status play_gather(void *context, const keel_copy *mine, keel_copy **all) {
+    played *p = context;
+    begin_operation(p);
+    p->gathers++;
+    p->asked = *mine;
+    p->copies[0] = *mine;
+    p->copies[1] = (keel_copy){.print = ~mine->print, .rank = 1, .replica_index = 1, .held = true};
+    p->gathered = all;
+    return KEEL_OK;
+}
+
 static keel_status play_test(void *context, bool *done) {
     played *p = context;
-    *done = !p->stuck && !(p->stuck_reducing && !p->waiting) && ++p->looks > p->tests_each;
+    *done = !p->stuck && !(p->stuck_reducing && !p->waiting) && !(p->stuck_gathering && p->gathered) &&
+            ++p->looks > p->tests_each;
     if (*done && p->waiting && p->table.rank != 0) {
         *done = p->taken < p->given;
         if (*done) *p->waiting = p->orders[p->taken++];
     }
     if (!*done) return KEEL_OK;
+    if (p->gathered) *p->gathered = p->copies;
+    p->gathered = NULL;
     p->waiting = NULL;
     p->busy = false;
     return KEEL_OK;
@@ -111,6 +131,7 @@ static void play(played *p, uint32_t rank, bool threaded) {
                             .confirm = play_confirm,
                             .announce = play_announce,
                             .reduce = play_reduce,
+                            .gather = play_gather,
                             .test = play_test,
                             .close = play_close};
 }
@@ -222,6 +243,92 @@ static void test_rank_0_merges_when_polled(void **state) {
 static void test_replica_that_differs_is_seen(void **state) {
     (void)state;
     run_merged(true, true);
+}
+
+// Where copies differ, rank 0 asks whose; the row names them.
+static void run_asked(bool threaded, bool differs) {
+    played p;
+    rig r;
+    keel_frame *other = frame_of_rank_1(10, differs);
+    play(&p, 0, threaded);
+    p.other = other;
+    p.compares = true;
+    rig_open(&r, &p.table, usual);
+    rig_start(&r);
+    for (uint64_t step = 1; step <= 3; step++) {
+        keel_step_begin(r.probe, step);
+        rig_observe(&r, 10);
+        keel_step_end(r.probe, &(keel_step){.step = step, .update = step});
+        assert_int_equal(keel_probe_drain(r.probe), KEEL_OK);
+    }
+    assert_int_equal(r.sink.count, 3);
+    assert_int_equal(p.gathers, differs ? 3 : 0);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(r.sink.rows[i].step.step, i + 1);
+        assert_true((r.sink.rows[i].residual != 0) == differs);
+        assert_true(r.sink.rows[i].replica_rank == (differs ? 0 : KEEL_NOT_COLLECTED));
+        assert_true(r.sink.rows[i].replica_peer == (differs ? 1 : KEEL_NOT_COLLECTED));
+        assert_int_equal(p.orders[2 * i].action, KEEL_MERGE_STEP);
+        assert_int_equal(p.orders[2 * i + 1].action, differs ? KEEL_MERGE_ASK : KEEL_MERGE_AGREED);
+    }
+    if (differs) {
+        assert_true(p.asked.held && p.asked.replica_index == 0);
+        assert_true(p.orders[1].sequence == keel_copies_hash(keel_site_get_info(r.sites[RIG_REPLICA])));
+    }
+    assert_int_equal(rig_close(&r), KEEL_OK);
+    free(other);
+}
+
+static void test_ranks_are_asked_whose_copy_differs(void **state) {
+    (void)state;
+    for (int i = 0; i < 4; i++) run_asked(i & 1, i & 2);
+}
+
+static void test_other_ranks_answer_when_asked(void **state) {
+    (void)state;
+    played p;
+    rig r;
+    play(&p, 1, true);
+    p.compares = true;
+    rig_open(&r, &p.table, usual);
+    rig_start(&r);
+    for (uint64_t step = 1; step <= 3; step++) {
+        tell(&p, KEEL_MERGE_STEP, step);
+        const uint64_t asked = step == 2   ? keel_copies_hash(keel_site_get_info(r.sites[RIG_REPLICA]))
+                               : step == 3 ? 12345
+                                           : 0;
+        tell(&p, asked ? KEEL_MERGE_ASK : KEEL_MERGE_AGREED, asked);
+        step_and_drain(&r, step);
+        assert_int_equal(p.reductions, step);
+        assert_int_equal(p.gathers, step - 1);
+        if (asked) assert_true(p.asked.held == (step == 2)); // it has no site of the other name
+    }
+    assert_int_equal(p.asked.rank, 1);
+    tell(&p, KEEL_MERGE_CLOSE, 3);
+    assert_int_equal(rig_close(&r), KEEL_OK);
+    assert_int_equal(captured.count, 0);
+}
+
+// A step that is merged is recorded, whatever comes of the question who differs.
+static void test_merged_step_outlives_an_abandoned_question(void **state) {
+    (void)state;
+    played p;
+    rig r;
+    keel_frame *other = frame_of_rank_1(10, true);
+    play(&p, 0, true);
+    p.other = other;
+    p.compares = true;
+    p.stuck_gathering = true;
+    rig_open(&r, &p.table, "{queue_depth: 2, merge_timeout_seconds: 0.05, select: [{ops: [max, replica_residual]}]}");
+    rig_start(&r);
+    step_and_drain(&r, 1);
+    assert_int_equal(captured_with("abandoned after step 1: not all ranks took part"), 1);
+    assert_int_equal(r.sink.count, 1);
+    assert_int_equal(r.sink.rows[0].step.flags, 0);
+    assert_int_not_equal(r.sink.rows[0].residual, 0);
+    assert_true(r.sink.rows[0].replica_rank == KEEL_NOT_COLLECTED);
+    assert_int_equal(rig_close(&r), KEEL_ERR_COMM);
+    free(other);
 }
 
 static void test_polled_merge_moves_only_when_polled(void **state) {
@@ -504,6 +611,9 @@ int main(void) {
         cmocka_unit_test(test_rank_0_merges_on_a_thread),
         cmocka_unit_test(test_rank_0_merges_when_polled),
         cmocka_unit_test(test_replica_that_differs_is_seen),
+        cmocka_unit_test(test_ranks_are_asked_whose_copy_differs),
+        cmocka_unit_test(test_other_ranks_answer_when_asked),
+        cmocka_unit_test(test_merged_step_outlives_an_abandoned_question),
         cmocka_unit_test(test_polled_merge_moves_only_when_polled),
         cmocka_unit_test(test_slow_merge_skips_steps),
         cmocka_unit_test(test_other_ranks_do_as_they_are_told),
