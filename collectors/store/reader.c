@@ -1,17 +1,15 @@
 #include "collectors/store/reader.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "collectors/store/h5.h"
 #include "collectors/store/rollbacks.h"
 #include "collectors/store/row_block.h"
+#include "collectors/store/run_lock.h"
 #include "collectors/store/segment_reader.h"
 #include "collectors/store/store_files.h"
 
@@ -29,6 +27,8 @@ struct keel_store_reader {
     bool is_directory;
     segment *segments;
     size_t count;
+    keel_segment_reader **replaced; // what was given of them is valid until close
+    size_t replaced_count;
     keel_rollbacks rollbacks;
 
     bool ops[KEEL_OP_COUNT], micro;
@@ -141,10 +141,32 @@ void keel_store_close(keel_store_reader *r) {
     keel_h5_quiet();
     keel_row_block_close(r->block);
     for (size_t i = 0; i < r->count; i++) keel_segment_reader_close(r->segments[i].reader);
+    for (size_t i = 0; i < r->replaced_count; i++) keel_segment_reader_close(r->replaced[i]);
+    free(r->replaced);
     keel_rollbacks_free(&r->rollbacks);
     free(r->segments);
     free(r->path);
     free(r);
+}
+
+static void leave_block(keel_store_reader *r) {
+    keel_row_block_close(r->block);
+    r->block = NULL;
+}
+
+// Looks at what the segment is now; another copy of it holds the same rows, and more.
+static keel_status look_again(keel_store_reader *r, segment *s) {
+    if (!keel_segment_reader_replaced(s->reader)) return keel_segment_reader_refresh(s->reader);
+    keel_segment_reader **list = realloc(r->replaced, (r->replaced_count + 1) * sizeof *list);
+    if (!list) return keel_fail(KEEL_ERR_MEMORY, "%s: no memory", r->path);
+    r->replaced = list;
+    keel_segment_reader *now;
+    const keel_status status = keel_segment_reader_open(keel_segment_reader_path(s->reader), &now);
+    if (status) return status;
+    if (s == &r->segments[r->at]) leave_block(r);
+    list[r->replaced_count++] = s->reader;
+    s->reader = now;
+    return KEEL_OK;
 }
 
 keel_status keel_store_refresh(keel_store_reader *r) {
@@ -154,7 +176,7 @@ keel_status keel_store_refresh(keel_store_reader *r) {
     size_t count = 0;
     keel_status status = r->is_directory ? keel_segment_list(r->path, &numbers, &count) : KEEL_OK;
     segment *last = &r->segments[r->count - 1];
-    if (!status) status = keel_segment_reader_refresh(last->reader);
+    if (!status) status = look_again(r, last);
     if (!status) status = scan_steps(r, last);
     if (!status) status = add_new_segments(r, numbers, count);
     free(numbers);
@@ -197,20 +219,12 @@ keel_store_state keel_store_state_of(const keel_store_reader *r) {
     if (!keel_segment_reader_open_mark(r->segments[r->count - 1].reader)) return KEEL_STORE_CLOSED;
     // A writer that lives has the lock of the directory.
     char *folder = keel_store_folder(r);
-    const int fd = folder ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    const bool locked = folder && keel_run_locked(folder);
     free(folder);
-    if (fd < 0) return KEEL_STORE_KILLED;
-    const bool locked = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-    close(fd);
     return locked ? KEEL_STORE_LIVE : KEEL_STORE_KILLED;
 }
 
 // ---- the cursor ----
-
-static void leave_block(keel_store_reader *r) {
-    keel_row_block_close(r->block);
-    r->block = NULL;
-}
 
 keel_status keel_store_rewind(keel_store_reader *r) {
     leave_block(r);

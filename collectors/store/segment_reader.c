@@ -33,6 +33,8 @@ struct keel_segment_reader {
     hid_t sets[SET_COUNT]; // -1 until it is needed
     bool exists[SET_COUNT];
     uint64_t rows;
+    dev_t device; // of the file that was opened, or of the one before it
+    ino_t inode;
 };
 
 // ---- datasets ----
@@ -188,6 +190,11 @@ keel_status keel_segment_reader_open(const char *path, keel_segment_reader **out
     for (int i = 0; i < SET_COUNT; i++) r->sets[i] = -1;
     r->path = strdup(path);
     keel_status status = r->path ? KEEL_OK : keel_fail(KEEL_ERR_MEMORY, "%s: no memory to read it", path);
+    struct stat file;
+    if (!status && stat(path, &file) == 0) {
+        r->device = file.st_dev;
+        r->inode = file.st_ino;
+    }
     if (!status) status = keel_segment_head_read(path, &r->head);
     if (!status) status = open_file(r);
     if (!status) {
@@ -241,6 +248,11 @@ bool keel_segment_reader_resumed(const keel_segment_reader *r) {
 
 bool keel_segment_reader_has_micro(const keel_segment_reader *r, keel_op op) {
     return r->exists[SET_MICRO + op];
+}
+
+bool keel_segment_reader_replaced(const keel_segment_reader *r) {
+    struct stat file;
+    return r->head.open && stat(r->path, &file) == 0 && (file.st_dev != r->device || file.st_ino != r->inode);
 }
 
 keel_status keel_segment_reader_refresh(keel_segment_reader *r) {

@@ -9,6 +9,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "collectors/store/file_copy.h"
 #include "collectors/store/h5.h"
 #include "collectors/store/reserve.h"
 #include "collectors/store/schema.h"
@@ -29,7 +30,8 @@ typedef struct column_set { // a dataset that grows
 
 struct keel_segment_writer {
     const keel_run_info *info;
-    char *path, *new_path; // new_path is NULL once published
+    char *path, *new_path; // new_path is NULL once the file has its name
+    bool aside, shown;     // shown: there is a copy
     hid_t file, step_type, incident_type;
     keel_reserve reserve; // its fd belongs to HDF5
     uint64_t end;         // of what HDF5 has allocated; the file is at least that long
@@ -187,10 +189,11 @@ static keel_status fill_file(keel_segment_writer *w, const char *origin) {
 }
 
 keel_status keel_segment_writer_open(const char *directory, uint32_t number, const keel_run_info *info,
-                                     const char *origin, keel_segment_writer **out) {
+                                     const char *origin, bool aside, keel_segment_writer **out) {
     keel_segment_writer *w = calloc(1, sizeof *w);
     if (!w) return keel_fail(KEEL_ERR_MEMORY, "%s: no memory for a segment", directory);
     w->info = info;
+    w->aside = aside;
     w->reserve.fd = -1;
     w->file = w->step_type = w->incident_type = -1;
     w->steps.dataset = w->steps.memory_space = w->steps.file_space = -1;
@@ -216,6 +219,11 @@ keel_status keel_segment_writer_open(const char *directory, uint32_t number, con
 }
 
 keel_status keel_segment_writer_publish(keel_segment_writer *w) {
+    if (w->aside) {
+        const keel_status status = keel_file_copy(w->new_path, w->path);
+        if (!status) w->shown = true;
+        return status;
+    }
     if (rename(w->new_path, w->path) != 0)
         return keel_fail(KEEL_ERR_IO, "%s: cannot rename it: %s", w->new_path, strerror(errno));
     free(w->new_path);
@@ -320,7 +328,8 @@ static void close_columns(column_set *set) {
 
 keel_status keel_segment_writer_close(keel_segment_writer *w) {
     keel_status status = KEEL_OK;
-    if (w->new_path && w->reserve.fd >= 0) keel_h5_write_nowhere(w->reserve.fd);
+    const bool unseen = w->new_path && !w->shown;
+    if (unseen && w->reserve.fd >= 0) keel_h5_write_nowhere(w->reserve.fd);
     for (size_t i = 0; i < w->column_count; i++) close_columns(&w->columns[i]);
     close_columns(&w->steps);
     close_columns(&w->incidents);
@@ -334,8 +343,10 @@ keel_status keel_segment_writer_close(keel_segment_writer *w) {
         }
         if (H5Fclose(w->file) < 0 && !status) status = keel_h5_fail(KEEL_ERR_IO, w->path, "cannot close");
     }
-    if (w->new_path)
+    if (unseen)
         unlink(w->new_path);
+    else if (w->new_path && rename(w->new_path, w->path) != 0)
+        status = keel_fail(KEEL_ERR_IO, "%s: cannot rename it: %s", w->new_path, strerror(errno));
     else
         keel_reserve_trim(w->path);
     free(w->columns);

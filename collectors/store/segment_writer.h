@@ -11,9 +11,11 @@
 typedef struct keel_segment_writer keel_segment_writer;
 
 // Makes "DIRECTORY/keel-NUMBER.h5.new". INFO is borrowed until close. ORIGIN: KEEL_ORIGIN_*. KEEL_ERR_LIMIT: no space.
+// ASIDE: on a file system that shows readers on other machines writes in another order than they were made. Then the
+// file keeps that name until it is closed, and readers get copies.
 keel_status keel_segment_writer_open(const char *directory, uint32_t number, const keel_run_info *info,
-                                     const char *origin, keel_segment_writer **writer);
-// Gives it its name: from now on readers see it.
+                                     const char *origin, bool aside, keel_segment_writer **writer);
+// Gives it its name: from now on readers see it. ASIDE: makes a copy of what it is now under its name; again and again.
 keel_status keel_segment_writer_publish(keel_segment_writer *writer);
 
 // Both leave the file as it was for readers unless they succeed, and may be called again. KEEL_ERR_LIMIT: no space;

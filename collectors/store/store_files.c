@@ -78,7 +78,9 @@ keel_status keel_segment_clean(const char *directory) {
         uint32_t number;
         const char *rest;
         if (!parse_name(entry->d_name, &number, &rest)) continue;
-        if (strcmp(rest, KEEL_SEGMENT_NEW) != 0 && strcmp(rest, KEEL_SEGMENT_PACKED) != 0) continue;
+        if (strcmp(rest, KEEL_SEGMENT_NEW) != 0 && strcmp(rest, KEEL_SEGMENT_PACKED) != 0 &&
+            strcmp(rest, KEEL_SEGMENT_COPY) != 0)
+            continue;
         if (unlinkat(dirfd(dir), entry->d_name, 0) != 0 && errno != ENOENT)
             status = keel_fail(KEEL_ERR_IO, "%s/%s: cannot remove what an earlier job left: %s", directory,
                                entry->d_name, strerror(errno));

@@ -10,6 +10,8 @@
 // A segment that is being made, and one that is being packed, have these after their name until they are complete.
 #define KEEL_SEGMENT_NEW    ".new"
 #define KEEL_SEGMENT_PACKED ".packed"
+// What becomes a segment by one renaming (file_copy.h).
+#define KEEL_SEGMENT_COPY ".copy"
 
 // "DIRECTORY/keel-0007.h5SUFFIX", malloc'ed, owned by the caller; NULL: no memory.
 char *keel_segment_path(const char *directory, uint32_t number, const char *suffix);

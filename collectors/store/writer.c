@@ -1,30 +1,35 @@
 #include "collectors/store/writer.h"
 
 #include <errno.h>
-#include <fcntl.h>
+#include <linux/magic.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
-#include <time.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "collectors/helper_thread.h"
 #include "collectors/store/backlog.h"
 #include "collectors/store/h5.h"
 #include "collectors/store/packer.h"
+#include "collectors/store/run_lock.h"
 #include "collectors/store/schema.h"
+#include "collectors/store/segment_reader.h"
 #include "collectors/store/segment_writer.h"
 #include "collectors/store/store_files.h"
 
 #define DEFAULT_SEGMENT_BYTES (UINT64_C(1) << 30)
 #define DEFAULT_PACK_SECONDS  10.0
 #define RETRY_SECONDS         1.0 // between tries to begin a new segment after one failed
+#define DEFAULT_SHOW_SECONDS  10.0
+#define ASIDE_BYTES           (UINT64_C(64) << 20)
+#define COPY_SHARE            20 // copies take at most one part in so many of the thread's time
 
 typedef struct store {
     char *directory;
-    int lock; // of the directory
+    keel_run_lock lock;
     keel_store_options options;
     const keel_run_info *info;
     keel_segment_writer *segment; // NULL: none that can be written
@@ -34,6 +39,9 @@ typedef struct store {
     keel_backlog backlog;
     bool paused;           // the backlog is in use, and that was said
     uint64_t lost_flushed; // lost rows that flush has told of
+    bool aside;            // readers get copies
+    double show_at;        // when the next is due
+    bool unshown_said;     // that none could be made
     keel_packer *packer;
 } store;
 
@@ -56,49 +64,74 @@ static keel_status make_directory(const char *directory) {
     return error ? keel_fail(KEEL_ERR_IO, "%s: cannot make the directory: %s", directory, strerror(error)) : KEEL_OK;
 }
 
-// A lock that goes with the process, on the directory itself, so that nothing is left behind.
-static keel_status lock_directory(const char *directory, int *lock) {
-    enum { TRIES = 5, PAUSE_NANOSECONDS = 20000000 }; // a reader may hold it for a moment to see whether a writer does
-    const int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return keel_fail(KEEL_ERR_IO, "%s: %s", directory, strerror(errno));
-    if (faccessat(fd, ".", W_OK | X_OK, AT_EACCESS) != 0) {
-        const keel_status status = keel_fail(KEEL_ERR_IO, "%s: cannot write there: %s", directory, strerror(errno));
-        close(fd);
-        return status;
+// Of a file system that several machines share: what is written on one is seen on another in no certain order, so that
+// a reader there could take rows for whole that are not.
+static const char *shared_file_system(const char *directory) {
+    struct statfs about;
+    if (statfs(directory, &about) != 0) return NULL;
+    switch ((unsigned long)about.f_type) {
+    case NFS_SUPER_MAGIC:
+        return "NFS";
+    case SMB_SUPER_MAGIC:
+    case SMB2_SUPER_MAGIC:
+    case CIFS_SUPER_MAGIC:
+        return "SMB";
+    case AFS_SUPER_MAGIC:
+        return "AFS";
+    default:
+        return NULL;
     }
-    int result = -1;
-    for (int i = 0; i < TRIES && result != 0; i++) {
-        if (i > 0) nanosleep(&(struct timespec){.tv_nsec = PAUSE_NANOSECONDS}, NULL);
-        result = flock(fd, LOCK_EX | LOCK_NB);
-        if (result != 0 && errno != EWOULDBLOCK) break;
+}
+
+static void choose_way(store *s) {
+    const char *shared = shared_file_system(s->directory);
+    s->aside = s->lock.by_file || shared;
+    if (!s->aside) return;
+    if (s->options.segment_bytes > ASIDE_BYTES) s->options.segment_bytes = ASIDE_BYTES; // each is copied often
+    keel_log(
+        KEEL_LOG_WARNING,
+        "%s: %s%s: live reading is not safe there; readers get a copy of what is recorded every %g s, and keel.lock "
+        "or the system keeps other writers out",
+        s->directory, shared ? shared : "the file system has no locks",
+        shared ? " is a file system of several machines" : "", s->options.show_seconds);
+}
+
+// A killed writer may have left a segment of which readers have a copy only: it holds more, unless its host went down
+// and left it torn.
+static keel_status recover(const char *directory, uint32_t number) {
+    char *path = keel_segment_path(directory, number, ""),
+         *whole = keel_segment_path(directory, number, KEEL_SEGMENT_NEW);
+    keel_segment_reader *copy = NULL, *left = NULL;
+    keel_status status = path && whole ? KEEL_OK : keel_fail(KEEL_ERR_MEMORY, "%s: no memory", directory);
+    if (!status && access(whole, F_OK) == 0) {
+        const bool had = keel_segment_reader_open(path, &copy) == KEEL_OK;
+        const bool more = keel_segment_reader_open(whole, &left) == KEEL_OK &&
+                          (!had || keel_segment_reader_rows(left) >= keel_segment_reader_rows(copy));
+        if (!more)
+            keel_log(KEEL_LOG_WARNING, "%s: torn; the last copy of it is kept", whole);
+        else if (rename(whole, path) != 0)
+            status = keel_fail(KEEL_ERR_IO, "%s: cannot rename it: %s", whole, strerror(errno));
     }
-    if (result != 0 && errno == EWOULDBLOCK) {
-        close(fd);
-        return keel_fail(KEEL_ERR_USAGE, "%s: another process records a run there", directory);
-    }
-    if (result != 0)
-        keel_log(KEEL_LOG_WARNING, "%s: the file system has no locks (%s): make sure that only one job records there",
-                 directory, strerror(errno));
-    *lock = fd;
-    return KEEL_OK;
+    keel_segment_reader_close(copy);
+    keel_segment_reader_close(left);
+    free(path);
+    free(whole);
+    return status;
 }
 
 // ---- segments ----
 
 static keel_status begin_segment(store *s, keel_segment_writer **segment) {
-    return keel_segment_writer_open(s->directory, s->number, s->info, s->origin, segment);
+    return keel_segment_writer_open(s->directory, s->number, s->info, s->origin, s->aside, segment);
 }
 
 // The directory may have been removed and made again: its lock went with it.
 static keel_status check_lock(store *s) {
-    struct stat locked, there;
-    if (fstat(s->lock, &locked) == 0 && stat(s->directory, &there) == 0 && locked.st_dev == there.st_dev &&
-        locked.st_ino == there.st_ino)
-        return KEEL_OK;
-    int lock;
-    const keel_status status = lock_directory(s->directory, &lock);
+    if (keel_run_lock_holds(&s->lock, s->directory)) return KEEL_OK;
+    keel_run_lock lock;
+    const keel_status status = keel_run_lock_take(s->directory, &lock);
     if (status) return status;
-    close(s->lock);
+    close(s->lock.directory);
     s->lock = lock;
     return KEEL_OK;
 }
@@ -178,6 +211,19 @@ static keel_status write_row(store *s, const keel_row *row) {
     return after_write(s, status);
 }
 
+// Where readers get copies: makes one, if it is due or cannot wait. A failure costs nothing but their view.
+static void show(store *s, bool at_once) {
+    const double began = keel_seconds_now();
+    if (!s->aside || !s->segment || (!at_once && began < s->show_at)) return;
+    keel_run_lock_touch(&s->lock);
+    const keel_status status = keel_segment_writer_publish(s->segment);
+    if (status && !s->unshown_said)
+        keel_log(KEEL_LOG_WARNING, "%s; recording goes on, readers see it later", keel_error());
+    s->unshown_said = status != KEEL_OK;
+    const double now = keel_seconds_now();
+    s->show_at = now + fmax(s->options.show_seconds, COPY_SHARE * (now - began));
+}
+
 static keel_status write_incident(store *s, const keel_incident *incident) {
     if (!s->segment) return keel_fail(KEEL_ERR_IO, "%s: no segment is open", s->directory);
     return after_write(s, keel_segment_writer_incident(s->segment, incident));
@@ -232,8 +278,9 @@ static keel_status start(void *context, const keel_run_info *info) {
     keel_backlog_init(&s->backlog, info);
     uint32_t *numbers = NULL;
     size_t count = 0;
-    keel_status status = keel_segment_clean(s->directory);
-    if (!status) status = keel_segment_list(s->directory, &numbers, &count);
+    keel_status status = keel_segment_list(s->directory, &numbers, &count);
+    if (!status && count > 0) status = recover(s->directory, numbers[count - 1]);
+    if (!status) status = keel_segment_clean(s->directory);
     if (!status) status = keel_packer_open(s->directory, keel_row_buffer_bytes(info), &s->packer);
     // What an earlier job, perhaps killed, had no time to pack.
     for (size_t i = 0; !status && i < count; i++) keel_packer_add(s->packer, numbers[i]);
@@ -253,6 +300,7 @@ static keel_status take_row(void *context, const keel_row *row) {
     const keel_status status = waited ? KEEL_OK : write_row(s, row);
     if (!waited && !status) {
         keel_packer_advance(s->packer);
+        show(s, false);
         return KEEL_OK;
     }
     if (status) say_pause(s, status);
@@ -264,7 +312,10 @@ static keel_status take_row(void *context, const keel_row *row) {
 static keel_status take_incident(void *context, const keel_incident *incident) {
     store *s = context;
     keel_h5_quiet();
-    if (!waits(s) && write_incident(s, incident) == KEEL_OK) return KEEL_OK;
+    if (!waits(s) && write_incident(s, incident) == KEEL_OK) {
+        show(s, true);
+        return KEEL_OK;
+    }
     keel_backlog_push_incident(&s->backlog, incident);
     drain(s);
     return KEEL_OK;
@@ -280,6 +331,7 @@ static keel_status flush(void *context) {
         return keel_fail(KEEL_ERR_IO, "%s: %u steps wait to be written, %llu were lost", s->directory, s->backlog.count,
                          (unsigned long long)lost);
     if (lost > 0) return keel_fail(KEEL_ERR_IO, "%s: %llu steps were lost", s->directory, (unsigned long long)lost);
+    show(s, true);
     return KEEL_OK;
 }
 
@@ -295,7 +347,7 @@ static void close_store(void *context) {
     }
     keel_packer_close(s->packer, s->options.pack_seconds);
     keel_backlog_free(&s->backlog);
-    close(s->lock);
+    keel_run_lock_release(&s->lock);
     free(s->directory);
     free(s);
 }
@@ -304,18 +356,18 @@ keel_status keel_store_sink_open(const char *directory, const keel_store_options
     store *s = calloc(1, sizeof *s);
     char *copy = strdup(directory);
     keel_status status = KEEL_OK;
-    int lock = -1;
     if (!s || !copy) {
         status = keel_fail(KEEL_ERR_MEMORY, "%s: no memory for the store", directory);
         goto fail;
     }
     if ((status = make_directory(directory))) goto fail;
-    if ((status = lock_directory(directory, &lock))) goto fail;
+    if ((status = keel_run_lock_take(directory, &s->lock))) goto fail;
     s->directory = copy;
-    s->lock = lock;
     s->options = *options;
     if (s->options.segment_bytes == 0) s->options.segment_bytes = DEFAULT_SEGMENT_BYTES;
     if (s->options.pack_seconds == 0) s->options.pack_seconds = DEFAULT_PACK_SECONDS;
+    if (s->options.show_seconds == 0) s->options.show_seconds = DEFAULT_SHOW_SECONDS;
+    choose_way(s);
     *sink = (keel_sink){
         .context = s,
         .name = "store",

@@ -135,7 +135,10 @@ keel_status keel_shard_inspect(const char *path, keel_shard_info *info, uint64_t
     uint64_t place = 0;
     const char *wrong = "not an HDF5 file, or cut short";
     QUIETLY({
-        const hid_t file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
+        const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
+        H5Pset_file_locking(access, false, true); // a shard never changes, and its file system may have no locks
+        const hid_t file = H5Fopen(path, H5F_ACC_RDONLY, access);
+        H5Pclose(access);
         if (file >= 0) {
             wrong = inspect(file, &found, &place);
             H5Fclose(file);
