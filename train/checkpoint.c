@@ -28,19 +28,6 @@ static uint64_t *progress_field(keel_progress *progress, size_t i) {
     return (uint64_t *)((char *)progress + progress_fields[i].offset);
 }
 
-// The K-th flat buffer of a checkpoint: the weights, then the optimizer's states; NULL beyond the last.
-static float *buffer_at(const keel_checkpoint *checkpoint, size_t k, const char **name) {
-    size_t count;
-    const keel_optimizer_state *states = keel_optimizer_states(checkpoint->optimizer, &count);
-    if (k == 0) {
-        *name = "model";
-        return keel_model_weights(checkpoint->model);
-    }
-    if (k > count) return NULL;
-    *name = states[k - 1].name;
-    return states[k - 1].data;
-}
-
 typedef struct draft {
     keel_safetensors_item *items;
     char (*names)[NAME_BYTES];
@@ -48,35 +35,31 @@ typedef struct draft {
 } draft;
 
 static keel_status draft_items(const char *path, const keel_checkpoint *checkpoint, draft *made) {
-    size_t param_count, states;
-    const keel_param *params = keel_model_params(checkpoint->model, &param_count);
-    keel_optimizer_states(checkpoint->optimizer, &states);
-    const size_t most = param_count * (states + 1) + 1;
+    const keel_whole_list *params = keel_reshard_params(checkpoint->reshard);
+    size_t buffers = 0;
+    while (keel_reshard_name(checkpoint->reshard, buffers)) buffers++;
+    const size_t most = params->count * buffers + 1;
     made->items = calloc(most, sizeof *made->items);
     made->names = calloc(most, sizeof *made->names);
     if (!made->items || !made->names) return keel_fail(KEEL_ERR_MEMORY, "%s: no memory for its list of tensors", path);
-    const char *kind;
-    const float *buffer;
-    for (size_t k = 0; (buffer = buffer_at(checkpoint, k, &kind)); k++) {
-        for (size_t i = 0; i < param_count; i++, made->count++) {
+    for (size_t k = 0; k < buffers; k++) {
+        for (size_t i = 0; i < params->count; i++, made->count++) {
+            const keel_whole_tensor *param = &params->list[i];
             char *name = made->names[made->count];
-            snprintf(name, NAME_BYTES, "%s.%s", kind, params[i].name);
+            snprintf(name, NAME_BYTES, "%s.%s", keel_reshard_name(checkpoint->reshard, k), param->name);
             keel_safetensors_item *item = &made->items[made->count];
-            *item = (keel_safetensors_item){
-                .name = name, .dtype = "F32", .ndim = params[i].ndim, .data = buffer + params[i].offset};
-            memcpy(item->shape, params[i].shape, sizeof params[i].shape);
+            *item = (keel_safetensors_item){.name = name, .dtype = "F32", .ndim = param->ndim};
+            memcpy(item->shape, param->shape, sizeof param->shape);
         }
     }
     if (checkpoint->monitor_bytes)
-        made->items[made->count++] = (keel_safetensors_item){.name = "monitor",
-                                                             .dtype = "U8",
-                                                             .ndim = 1,
-                                                             .shape = {checkpoint->monitor_bytes},
-                                                             .data = checkpoint->monitor};
+        made->items[made->count++] =
+            (keel_safetensors_item){.name = "monitor", .dtype = "U8", .ndim = 1, .shape = {checkpoint->monitor_bytes}};
     return KEEL_OK;
 }
 
-keel_status keel_checkpoint_write(const char *path, const keel_checkpoint *checkpoint, const keel_facts *facts) {
+static keel_status begin_file(const char *path, const keel_checkpoint *checkpoint, const keel_facts *facts,
+                              keel_safetensors_writer **writer) {
     keel_safetensors_text texts[2 + PROGRESS_COUNT + KEEL_FACT_COUNT];
     char version[16], numbers[PROGRESS_COUNT][24], scale[32];
     size_t text_count = 0;
@@ -95,13 +78,31 @@ keel_status keel_checkpoint_write(const char *path, const keel_checkpoint *check
     draft made = {0};
     keel_status status = draft_items(path, checkpoint, &made);
     if (!status)
-        status = keel_safetensors_write(path, &(keel_safetensors_content){.items = made.items,
-                                                                          .item_count = made.count,
-                                                                          .texts = texts,
-                                                                          .text_count = text_count,
-                                                                          .checksum = true});
+        status = keel_safetensors_begin(path,
+                                        &(keel_safetensors_content){.items = made.items,
+                                                                    .item_count = made.count,
+                                                                    .texts = texts,
+                                                                    .text_count = text_count,
+                                                                    .checksum = true},
+                                        writer);
     free(made.items);
     free(made.names);
+    return status;
+}
+
+keel_status keel_checkpoint_write(const char *path, const keel_checkpoint *checkpoint, const keel_facts *facts) {
+    keel_reshard *reshard = checkpoint->reshard;
+    keel_safetensors_writer *writer = NULL;
+    keel_status status = KEEL_OK;
+    if (path) status = begin_file(path, checkpoint, facts, &writer);
+    if (!writer && keel_reshard_alone(reshard)) return status;
+    for (size_t k = 0; keel_reshard_name(reshard, k); k++) {
+        const keel_status written = keel_reshard_write(reshard, k, status ? NULL : writer);
+        if (!status) status = written;
+    }
+    if (!status && writer) status = keel_safetensors_put(writer, checkpoint->monitor, checkpoint->monitor_bytes);
+    if (!status && writer) return keel_safetensors_end(writer);
+    keel_safetensors_abort(writer);
     return status;
 }
 
@@ -139,24 +140,23 @@ static keel_status read_progress(const keel_safetensors *file, keel_progress *pr
     return KEEL_OK;
 }
 
+static const keel_safetensors *find(void *file, const char *name, const keel_safetensor **tensor) {
+    *tensor = keel_safetensors_find(file, name);
+    return *tensor ? file : NULL;
+}
+
 // Every tensor is there in its shape, before the first is overwritten.
-static keel_status visit_tensors(const keel_safetensors *file, const keel_checkpoint *checkpoint, bool read) {
-    size_t param_count;
-    const keel_param *params = keel_model_params(checkpoint->model, &param_count);
-    const char *kind;
-    float *buffer;
-    for (size_t k = 0; (buffer = buffer_at(checkpoint, k, &kind)); k++) {
-        for (size_t i = 0; i < param_count; i++) {
-            char name[NAME_BYTES];
-            snprintf(name, sizeof name, "%s.%s", kind, params[i].name);
-            const keel_safetensor *tensor = keel_safetensors_find(file, name);
-            if (!tensor) return keel_fail(KEEL_ERR_FORMAT, "%s: no tensor %s", keel_safetensors_path(file), name);
-            keel_status status = keel_safetensors_expect_shape(file, tensor, params[i].ndim, params[i].shape);
-            if (!status && read) status = keel_safetensors_read_f32(file, tensor, buffer + params[i].offset);
-            if (status) return status;
-        }
-    }
-    return KEEL_OK;
+static keel_status find_tensors(const char *path, keel_checkpoint *checkpoint) {
+    const keel_whole_list *params = keel_reshard_params(checkpoint->reshard);
+    size_t buffers = 0;
+    while (keel_reshard_name(checkpoint->reshard, buffers)) buffers++;
+    checkpoint->sources = calloc(buffers * params->count, sizeof *checkpoint->sources);
+    if (!checkpoint->sources) return keel_fail(KEEL_ERR_MEMORY, "%s: no memory for its list of tensors", path);
+    keel_status status = KEEL_OK;
+    for (size_t k = 0; !status && k < buffers; k++)
+        status = keel_reshard_look_up(params, path, keel_reshard_name(checkpoint->reshard, k), find, checkpoint->file,
+                                      checkpoint->sources + k * params->count);
+    return status;
 }
 
 static keel_status read_monitor(const keel_safetensors *file, void **bytes, size_t *size) {
@@ -176,63 +176,54 @@ static keel_status read_monitor(const keel_safetensors *file, void **bytes, size
     return KEEL_OK;
 }
 
-keel_status keel_checkpoint_read(const char *path, const keel_facts *facts, keel_checkpoint *checkpoint,
-                                 char **changed) {
-    keel_safetensors *file = NULL;
-    char *text = NULL;
-    size_t text_bytes = 0;
-    FILE *differences = NULL;
-    keel_progress progress = {0};
-    void *monitor = NULL;
-    size_t monitor_bytes = 0;
-    keel_status status = keel_safetensors_open(path, &file);
-    if (status) goto done;
-    status = keel_safetensors_verify(file);
-    if (status) goto done;
-    const char *version = keel_safetensors_metadata(file, "keel_checkpoint");
-    if (!version || atoi(version) != KEEL_CHECKPOINT_SCHEMA) {
-        status = keel_fail(KEEL_ERR_FORMAT, "%s: not a checkpoint of version %d", path, KEEL_CHECKPOINT_SCHEMA);
-        goto done;
-    }
-    differences = open_memstream(&text, &text_bytes);
-    if (!differences) {
-        status = keel_fail(KEEL_ERR_MEMORY, "%s: no memory", path);
-        goto done;
-    }
-    status = compare_facts(file, facts, differences);
-    if (!status) status = read_progress(file, &progress);
-    if (!status) status = visit_tensors(file, checkpoint, false);
-    if (!status) status = read_monitor(file, &monitor, &monitor_bytes);
-    if (!status) status = visit_tensors(file, checkpoint, true);
-    if (status) free(monitor);
-done:
-    if (differences) fclose(differences);
-    keel_safetensors_close(file);
-    if (!status) {
-        checkpoint->progress = progress;
-        checkpoint->monitor = monitor;
-        checkpoint->monitor_bytes = monitor_bytes;
-        *changed = text_bytes ? text : NULL;
-    }
-    if (status || !text_bytes) free(text);
-    return status;
+void keel_checkpoint_close(keel_checkpoint *checkpoint) {
+    keel_safetensors_close(checkpoint->file);
+    free(checkpoint->sources);
+    checkpoint->file = NULL;
+    checkpoint->sources = NULL;
 }
 
-bool keel_checkpoint_nonfinite(const keel_checkpoint *checkpoint, char *name) {
-    size_t param_count;
-    const keel_param *params = keel_model_params(checkpoint->model, &param_count);
-    const keel_stats_params flags = {.fields = KEEL_FIELDS_FLAGS};
-    const char *kind;
-    const float *buffer;
-    for (size_t k = 0; (buffer = buffer_at(checkpoint, k, &kind)); k++) {
-        for (size_t i = 0; i < param_count; i++) {
-            keel_stats stats;
-            keel_stats_clear(&stats);
-            keel_stats_observe(&stats, &flags, KEEL_F32, buffer + params[i].offset, params[i].numel);
-            if (!keel_stats_nonfinite(&stats)) continue;
-            snprintf(name, NAME_BYTES, "%s.%s", kind, params[i].name);
-            return true;
-        }
+static keel_status check_version(const keel_safetensors *file) {
+    const char *version = keel_safetensors_metadata(file, "keel_checkpoint");
+    if (version && atoi(version) == KEEL_CHECKPOINT_SCHEMA) return KEEL_OK;
+    return keel_fail(KEEL_ERR_FORMAT, "%s: not a checkpoint of version %d", keel_safetensors_path(file),
+                     KEEL_CHECKPOINT_SCHEMA);
+}
+
+keel_status keel_checkpoint_open(const char *path, const keel_facts *facts, keel_checkpoint *checkpoint,
+                                 char **changed) {
+    char *text = NULL;
+    size_t text_bytes = 0;
+    keel_checkpoint made = {.reshard = checkpoint->reshard};
+    FILE *differences = open_memstream(&text, &text_bytes);
+    keel_status status = differences ? KEEL_OK : keel_fail(KEEL_ERR_MEMORY, "%s: no memory", path);
+    if (!status) status = keel_safetensors_open(path, &made.file);
+    if (!status) status = keel_safetensors_verify(made.file);
+    if (!status) status = check_version(made.file);
+    if (!status) status = compare_facts(made.file, facts, differences);
+    if (!status) status = read_progress(made.file, &made.progress);
+    if (!status) status = find_tensors(path, &made);
+    if (!status) status = read_monitor(made.file, &made.monitor, &made.monitor_bytes);
+    if (differences) fclose(differences);
+    if (status) {
+        keel_checkpoint_close(&made);
+        free(text);
+        return status;
     }
-    return false;
+    *checkpoint = made;
+    *changed = text_bytes ? text : NULL;
+    if (!text_bytes) free(text);
+    return KEEL_OK;
+}
+
+keel_status keel_checkpoint_load(keel_checkpoint *checkpoint) {
+    const keel_whole_list *params = keel_reshard_params(checkpoint->reshard);
+    keel_status status = KEEL_OK;
+    for (size_t k = 0; keel_reshard_name(checkpoint->reshard, k); k++) {
+        const keel_reshard_source *sources = checkpoint->sources ? checkpoint->sources + k * params->count : NULL;
+        const keel_status read = keel_reshard_read(checkpoint->reshard, k, params, sources);
+        if (!status) status = read;
+    }
+    keel_checkpoint_close(checkpoint);
+    return status;
 }

@@ -1,4 +1,5 @@
-// One checkpoint: a safetensors file with everything that a run needs to go on bit for bit.
+// One checkpoint: a safetensors file with everything that a run needs to go on bit for bit. It knows no layout: tensors
+// are whole, whatever ranks held them, and a run of any other layout can take it up.
 //
 //     model.NAME, exp_avg.NAME, exp_avg_sq.NAME    F32, every parameter
 //     monitor                                      U8, the detectors' state
@@ -12,9 +13,8 @@
 #define KEEL_TRAIN_CHECKPOINT_H
 
 #include "train/facts.h"
-#include "train/model/model.h"
 #include "train/optim/loss_scale.h"
-#include "train/optim/optimizer.h"
+#include "train/reshard_file.h"
 
 enum { KEEL_CHECKPOINT_SCHEMA = 1 };
 
@@ -28,23 +28,26 @@ typedef struct keel_progress {
 } keel_progress;
 
 typedef struct keel_checkpoint {
-    keel_model *model;         // weights written or overwritten
-    keel_optimizer *optimizer; // states likewise
+    keel_reshard *reshard; // weights and states, read or overwritten; borrowed
     keel_progress progress;
     void *monitor; // malloc'ed; NULL: none
     size_t monitor_bytes;
+    // private
+    keel_safetensors *file; // between open and load
+    keel_reshard_source *sources;
 } keel_checkpoint;
 
-// Whole or not at all. KEEL_ERR_IO on a full disk.
+// By rank 0, whole or not at all. KEEL_ERR_IO on a full disk. Unless the reshard is alone it is collective: PATH NULL
+// takes part without writing, and needs nothing else of CHECKPOINT.
 keel_status keel_checkpoint_write(const char *path, const keel_checkpoint *checkpoint, const keel_facts *facts);
 
-// Reads PATH into the model and the optimizer of CHECKPOINT, whose other members are set on success; MONITOR is then
-// the caller's. KEEL_ERR_CONFIG, naming the key, if a required fact differs; KEEL_ERR_FORMAT if the file is damaged.
-// *CHANGED: what else differs, as one line, malloc'ed; NULL: nothing.
-keel_status keel_checkpoint_read(const char *path, const keel_facts *facts, keel_checkpoint *checkpoint,
+// Reads and checks all of PATH, on rank 0; sets progress and monitor, which is then the caller's. KEEL_ERR_CONFIG,
+// naming the key, if a required fact differs; KEEL_ERR_FORMAT if the file is damaged. *CHANGED: what else differs, as
+// one line, malloc'ed; NULL: nothing.
+keel_status keel_checkpoint_open(const char *path, const keel_facts *facts, keel_checkpoint *checkpoint,
                                  char **changed);
-
-// True if a weight or a state of the optimizer is NaN or Inf; NAME [KEEL_SITE_NAME_BYTES + 32]: the first of them.
-bool keel_checkpoint_nonfinite(const keel_checkpoint *checkpoint, char *name);
+// Brings the weights and states of the file that rank 0 has opened to all ranks, and closes it. Collective.
+keel_status keel_checkpoint_load(keel_checkpoint *checkpoint);
+void keel_checkpoint_close(keel_checkpoint *checkpoint); // without having loaded; zeros are fine
 
 #endif

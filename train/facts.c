@@ -108,6 +108,9 @@ void keel_facts_of(const keel_train_config *config, const char *data, uint32_t r
     add_int(facts, "lr_schedule.warmup_steps", false, config->lr.warmup_steps);
     add_int(facts, "lr_schedule.total_steps", false, config->lr.total_steps);
     add_int(facts, "parallel_config.data_parallel", false, ranks);
+    add_int(facts, "parallel_config.model_parallel", false, config->parallel.model_parallel);
+    add_int(facts, "parallel_config.pipeline_stage", false, config->parallel.pipeline_stage);
+    add_int(facts, "parallel_config.expert_parallel", false, config->parallel.expert_parallel);
     add_int(facts, "parallel_config.enable_parallel_optimizer", false, config->parallel.enable_parallel_optimizer);
     add_int(facts, "parallel_config.bucket_bytes", false, config->parallel.bucket_bytes);
     add_precision(facts, "parallel_config.grad_reduce_dtype", config->parallel.grad_reduce_dtype);

@@ -8,7 +8,7 @@
 
 #include "configs/train_config.h"
 
-enum { KEEL_FACT_COUNT = 56, KEEL_FACT_BYTES = 64 };
+enum { KEEL_FACT_COUNT = 80, KEEL_FACT_BYTES = 64 };
 
 typedef struct keel_fact {
     const char *key;             // as in the YAML: "model_config.hidden_size"

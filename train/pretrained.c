@@ -85,7 +85,8 @@ static keel_status open_files(const char *path, weight_files *files) {
 }
 
 // The file that holds NAME, or "transformer.NAME"; NULL: none.
-static const keel_safetensors *find(const weight_files *files, const char *name, const keel_safetensor **tensor) {
+static const keel_safetensors *find(void *context, const char *name, const keel_safetensor **tensor) {
+    const weight_files *files = context;
     char longer[KEEL_SITE_NAME_BYTES + 16];
     snprintf(longer, sizeof longer, "transformer.%s", name);
     for (size_t i = 0; i < files->count; i++) {
@@ -96,69 +97,74 @@ static const keel_safetensors *find(const weight_files *files, const char *name,
     return NULL;
 }
 
-// A tensor that this rank does not hold whole passes through memory of its own.
-static keel_status load_tensor(const keel_safetensors *file, const keel_safetensor *tensor, const keel_hf_tensor *place,
-                               keel_model *model) {
-    size_t count;
-    const keel_param *param = keel_model_params(model, &count) + place->param;
-    float *weights = keel_model_weights(model);
-    if (param->cut == KEEL_CUT_NONE)
-        return keel_safetensors_read_f32(file, tensor, weights + param->offset + place->row * keel_param_cols(param));
-    float *whole = malloc(place->rows * keel_param_cols(param) * sizeof *whole);
-    if (!whole) return keel_fail(KEEL_ERR_MEMORY, "%s: no memory for %s", keel_safetensors_path(file), place->name);
-    const keel_status status = keel_safetensors_read_f32(file, tensor, whole);
-    if (!status) keel_param_take(param, weights, whole, place->row, place->rows);
-    free(whole);
-    return status;
-}
+struct keel_pretrained {
+    weight_files files;
+    keel_reshard_source *sources; // [tensor of the whole model]
+};
 
-static keel_status load(const weight_files *files, const char *path, keel_model *model, size_t *ignored) {
-    size_t count, present = 0;
-    const keel_hf_tensor *wanted = keel_model_hf_tensors(model, &count);
-    for (size_t i = 0; i < files->count; i++) {
+keel_status keel_pretrained_open(const char *path, keel_reshard *reshard, keel_pretrained **weights, size_t *ignored) {
+    const keel_whole_list *wanted = keel_reshard_hf(reshard);
+    keel_pretrained *made = calloc(1, sizeof *made);
+    if (made) made->sources = calloc(wanted->count, sizeof *made->sources);
+    keel_status status = KEEL_OK;
+    if (!made || !made->sources) status = keel_fail(KEEL_ERR_MEMORY, "%s: no memory", path);
+    if (!status) status = open_files(path, &made->files);
+    size_t present = 0;
+    for (size_t i = 0; !status && i < made->files.count; i++) {
         size_t here;
-        keel_safetensors_list(files->list[i], &here);
+        keel_safetensors_list(made->files.list[i], &here);
         present += here;
     }
-    for (size_t i = 0; i < count; i++) {
-        const keel_safetensor *tensor;
-        const keel_safetensors *file = find(files, wanted[i].name, &tensor);
-        if (!file)
-            return keel_fail(KEEL_ERR_FORMAT, "%s: no tensor %s, which the model needs",
-                             files->count == 1 ? keel_safetensors_path(files->list[0]) : path, wanted[i].name);
-        keel_status status = keel_safetensors_expect_shape(file, tensor, wanted[i].ndim, wanted[i].shape);
-        if (!status) status = load_tensor(file, tensor, &wanted[i], model);
-        if (status) return status;
+    if (!status) {
+        if (made->files.count == 1) path = keel_safetensors_path(made->files.list[0]);
+        status = keel_reshard_look_up(wanted, path, NULL, find, &made->files, made->sources);
     }
-    *ignored = present - count;
+    if (status) {
+        keel_pretrained_close(made);
+        return status;
+    }
+    *weights = made;
+    *ignored = present - wanted->count;
     return KEEL_OK;
 }
 
-keel_status keel_pretrained_load(const char *path, keel_model *model, size_t *ignored) {
-    weight_files files = {0};
-    keel_status status = open_files(path, &files);
-    if (!status) status = load(&files, path, model, ignored);
-    close_files(&files);
-    return status;
+keel_status keel_pretrained_load(const keel_pretrained *weights, keel_reshard *reshard) {
+    return keel_reshard_read(reshard, 0, keel_reshard_hf(reshard), weights ? weights->sources : NULL);
 }
 
-keel_status keel_pretrained_save(const char *path, keel_model *model) {
-    size_t count, param_count;
-    const keel_hf_tensor *tensors = keel_model_hf_tensors(model, &count);
-    const keel_param *params = keel_model_params(model, &param_count);
-    keel_safetensors_item *items = calloc(count, sizeof *items);
+void keel_pretrained_close(keel_pretrained *weights) {
+    if (!weights) return;
+    close_files(&weights->files);
+    free(weights->sources);
+    free(weights);
+}
+
+static keel_status begin_file(const char *path, const keel_whole_list *tensors, keel_safetensors_writer **writer) {
+    keel_safetensors_item *items = calloc(tensors->count, sizeof *items);
     if (!items) return keel_fail(KEEL_ERR_MEMORY, "%s: no memory", path);
-    for (size_t i = 0; i < count; i++) {
-        const keel_param *param = &params[tensors[i].param];
-        const size_t at = param->offset + tensors[i].row * keel_param_cols(param);
-        items[i] = (keel_safetensors_item){
-            .name = tensors[i].name, .dtype = "F32", .ndim = tensors[i].ndim, .data = keel_model_weights(model) + at};
-        memcpy(items[i].shape, tensors[i].shape, sizeof tensors[i].shape);
+    for (size_t i = 0; i < tensors->count; i++) {
+        const keel_whole_tensor *tensor = &tensors->list[i];
+        items[i] = (keel_safetensors_item){.name = tensor->name, .dtype = "F32", .ndim = tensor->ndim};
+        memcpy(items[i].shape, tensor->shape, sizeof tensor->shape);
     }
     // Hugging Face's loader asks for this entry.
     static const keel_safetensors_text format = {"format", "pt"};
-    const keel_status status = keel_safetensors_write(
-        path, &(keel_safetensors_content){.items = items, .item_count = count, .texts = &format, .text_count = 1});
+    const keel_status status = keel_safetensors_begin(
+        path,
+        &(keel_safetensors_content){.items = items, .item_count = tensors->count, .texts = &format, .text_count = 1},
+        writer);
     free(items);
+    return status;
+}
+
+keel_status keel_pretrained_save(const char *path, keel_reshard *reshard) {
+    keel_safetensors_writer *writer = NULL;
+    keel_status status = KEEL_OK;
+    if (keel_reshard_leads(reshard)) status = begin_file(path, keel_reshard_hf(reshard), &writer);
+    if (status && keel_reshard_alone(reshard)) return status;
+    const keel_status written = keel_reshard_write(reshard, 0, writer);
+    if (!status) status = written;
+    if (!status && writer) return keel_safetensors_end(writer);
+    keel_safetensors_abort(writer);
     return status;
 }

@@ -17,7 +17,7 @@ static keel_status take(const keel_checkpoint_folder *folder, const keel_checkpo
                         keel_checkpoint *checkpoint) {
     char *path = keel_checkpoint_folder_path(folder, entry), *changed = NULL;
     if (!path) return keel_fail(KEEL_ERR_MEMORY, "%s: no memory", folder->path);
-    const keel_status status = keel_checkpoint_read(path, facts, checkpoint, &changed);
+    const keel_status status = keel_checkpoint_open(path, facts, checkpoint, &changed);
     if (status == KEEL_OK) tell(note, context, done, path);
     if (changed) tell(note, context, "the run will not go on bit for bit, since these have changed: ", changed);
     free(changed);

@@ -7,12 +7,12 @@
 
 typedef void keel_note(void *context, const char *text); // one line
 
-// Reads the newest checkpoint of FOLDER that is whole into CHECKPOINT; damaged ones are set aside, each with a note.
-// KEEL_ERR_CONFIG, naming the key, if one does not fit the run; KEEL_ERR_NOT_FOUND if none is left.
+// Opens the newest checkpoint of FOLDER that is whole as CHECKPOINT, to be loaded; damaged ones are set aside, each
+// with a note. KEEL_ERR_CONFIG, naming the key, if one does not fit the run; KEEL_ERR_NOT_FOUND if none is left.
 keel_status keel_recover(keel_checkpoint_folder *folder, const keel_facts *facts, keel_note *note, void *context,
                          keel_checkpoint *checkpoint);
 
-// For looking only: reads the newest healthy checkpoint before STEP, or where none has the mark of health the newest
+// For looking only: opens the newest healthy checkpoint before STEP, or where none has the mark of health the newest
 // before it. Damaged ones are passed over, with a note. KEEL_ERR_NOT_FOUND, with what there is, if there is none.
 keel_status keel_recover_before(const keel_checkpoint_folder *folder, uint64_t step, const keel_facts *facts,
                                 keel_note *note, void *context, keel_checkpoint *checkpoint);

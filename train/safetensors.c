@@ -273,32 +273,40 @@ static void narrow_f64(const uint8_t *from, float *to, size_t n) {
     }
 }
 
-keel_status keel_safetensors_read_f32(const keel_safetensors *file, const keel_safetensor *tensor, float *out) {
+keel_status keel_safetensors_read_f32_part(const keel_safetensors *file, const keel_safetensor *tensor, uint64_t first,
+                                           uint64_t count, float *out) {
     static const struct {
         const char *dtype;
         size_t bytes;
-        widen *convert;
-    } conversions[] = {{"F16", 2, widen_f16}, {"BF16", 2, widen_bf16}, {"F64", 8, narrow_f64}};
-    if (strcmp(tensor->dtype, "F32") == 0) return keel_safetensors_read_bytes(file, tensor, out);
+        widen *convert; // NULL: as it is
+    } conversions[] = {{"F32", 4, NULL}, {"F16", 2, widen_f16}, {"BF16", 2, widen_bf16}, {"F64", 8, narrow_f64}};
+    enum { KINDS = sizeof conversions / sizeof conversions[0] };
     size_t kind = 0;
-    while (kind < 3 && strcmp(tensor->dtype, conversions[kind].dtype) != 0) kind++;
-    if (kind == 3)
+    while (kind < KINDS && strcmp(tensor->dtype, conversions[kind].dtype) != 0) kind++;
+    if (kind == KINDS)
         return keel_fail(KEEL_ERR_FORMAT, "%s: tensor %s: dtype %s is not a floating-point one that can be read",
                          file->path, tensor->name, tensor->dtype);
+    const size_t width = conversions[kind].bytes;
+    const uint64_t begin = file->data_begin + tensor->begin + first * width;
+    if (!conversions[kind].convert) return read_fully(file, out, count * width, begin);
 
     uint8_t *chunk = malloc(CHUNK_BYTES);
     if (!chunk) return no_memory(file->path);
     keel_status status = KEEL_OK;
-    for (uint64_t at = tensor->begin; !status && at < tensor->end;) {
-        const uint64_t left = tensor->end - at;
+    for (uint64_t at = 0; !status && at < count * width;) {
+        const uint64_t left = count * width - at;
         const size_t take = left < CHUNK_BYTES ? (size_t)left : CHUNK_BYTES;
-        status = read_fully(file, chunk, take, file->data_begin + at);
-        if (!status) conversions[kind].convert(chunk, out, take / conversions[kind].bytes);
-        out += take / conversions[kind].bytes;
+        status = read_fully(file, chunk, take, begin + at);
+        if (!status) conversions[kind].convert(chunk, out, take / width);
+        out += take / width;
         at += take;
     }
     free(chunk);
     return status;
+}
+
+keel_status keel_safetensors_read_f32(const keel_safetensors *file, const keel_safetensor *tensor, float *out) {
+    return keel_safetensors_read_f32_part(file, tensor, 0, tensor->numel, out);
 }
 
 static void print_shape(char *text, size_t size, uint32_t ndim, const uint64_t *shape) {

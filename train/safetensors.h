@@ -40,6 +40,9 @@ const char *keel_safetensors_metadata(const keel_safetensors *file, const char *
 
 // OUT [tensor->numel]: F32, F16, BF16 exactly, F64 rounded; KEEL_ERR_FORMAT for other dtypes, with the tensor's name.
 keel_status keel_safetensors_read_f32(const keel_safetensors *file, const keel_safetensor *tensor, float *out);
+// The same for OUT [count], the elements from FIRST on.
+keel_status keel_safetensors_read_f32_part(const keel_safetensors *file, const keel_safetensor *tensor, uint64_t first,
+                                           uint64_t count, float *out);
 // OUT [end - begin]: the bytes as they are.
 keel_status keel_safetensors_read_bytes(const keel_safetensors *file, const keel_safetensor *tensor, void *out);
 // KEEL_ERR_FORMAT unless TENSOR has exactly this shape; the message holds both.
@@ -53,7 +56,7 @@ typedef struct keel_safetensors_item {
     const char *dtype; // "F32" or "U8"
     uint32_t ndim;
     size_t shape[KEEL_SAFETENSORS_MAX_DIMS];
-    const void *data;
+    const void *data; // not looked at by keel_safetensors_begin
 } keel_safetensors_item;
 
 typedef struct keel_safetensors_text {
@@ -71,6 +74,15 @@ typedef struct keel_safetensors_content {
 // Written under a temporary name beside PATH, flushed to the disk, then renamed: PATH is either as it was or whole.
 // KEEL_ERR_IO with the system's reason, and no temporary file left.
 keel_status keel_safetensors_write(const char *path, const keel_safetensors_content *content);
+
+// The same for data that comes in pieces: begin, then the bytes of all items one after another in any pieces, then end
+// (KEEL_ERR_USAGE if they were not all) or abort, which leave nothing open. CONTENT is not needed after begin.
+typedef struct keel_safetensors_writer keel_safetensors_writer;
+keel_status keel_safetensors_begin(const char *path, const keel_safetensors_content *content,
+                                   keel_safetensors_writer **writer);
+keel_status keel_safetensors_put(keel_safetensors_writer *writer, const void *data, size_t bytes);
+keel_status keel_safetensors_end(keel_safetensors_writer *writer);
+void keel_safetensors_abort(keel_safetensors_writer *writer); // NULL is fine
 
 // Reads the whole file against its "crc32". KEEL_ERR_FORMAT if it has none or it differs.
 keel_status keel_safetensors_verify(const keel_safetensors *file);

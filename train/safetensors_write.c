@@ -50,12 +50,14 @@ static char *make_header(const keel_safetensors_content *content) {
     return text;
 }
 
-typedef struct sink {
+struct keel_safetensors_writer {
     keel_atomic_file *file;
     uLong crc;
-} sink;
+    size_t left; // bytes of items
+    bool checksum;
+};
 
-static keel_status put(sink *out, const void *data, size_t size) {
+static keel_status put(keel_safetensors_writer *out, const void *data, size_t size) {
     const uint8_t *p = data;
     while (size) {
         const size_t take = size < MAX_CRC_PIECE ? size : MAX_CRC_PIECE;
@@ -68,7 +70,7 @@ static keel_status put(sink *out, const void *data, size_t size) {
     return KEEL_OK;
 }
 
-static keel_status put_all(sink *out, const char *header, const keel_safetensors_content *content) {
+static keel_status put_header(keel_safetensors_writer *out, const char *header) {
     // Spaces after the header keep the data aligned, as the format allows.
     static const char spaces[] = "       ";
     const size_t length = strlen(header), padding = (8 - length % 8) % 8;
@@ -77,26 +79,69 @@ static keel_status put_all(sink *out, const char *header, const keel_safetensors
     keel_status status = put(out, prefix, sizeof prefix);
     if (!status) status = put(out, header, length);
     if (!status) status = put(out, spaces, padding);
-    for (size_t i = 0; !status && i < content->item_count; i++)
-        status = put(out, content->items[i].data, item_bytes(&content->items[i]));
-    if (status || !content->checksum) return status;
+    return status;
+}
+
+keel_status keel_safetensors_begin(const char *path, const keel_safetensors_content *content,
+                                   keel_safetensors_writer **writer) {
+    char *header = make_header(content);
+    keel_safetensors_writer *made = calloc(1, sizeof *made);
+    keel_status status = KEEL_OK;
+    if (!header || !made)
+        status = keel_fail(KEEL_ERR_MEMORY, "%s: no memory for its header, or a name that is not UTF-8", path);
+    if (!status) {
+        *made = (keel_safetensors_writer){.crc = crc32(0, NULL, 0), .checksum = content->checksum};
+        for (size_t i = 0; i < content->item_count; i++) made->left += item_bytes(&content->items[i]);
+        status = keel_atomic_open(path, &made->file);
+    }
+    if (!status) status = put_header(made, header);
+    free(header);
+    if (status)
+        keel_safetensors_abort(made);
+    else
+        *writer = made;
+    return status;
+}
+
+keel_status keel_safetensors_put(keel_safetensors_writer *writer, const void *data, size_t bytes) {
+    if (bytes > writer->left)
+        return keel_fail(KEEL_ERR_USAGE, "a safetensors file of more bytes than its tensors have");
+    writer->left -= bytes;
+    return put(writer, data, bytes);
+}
+
+void keel_safetensors_abort(keel_safetensors_writer *writer) {
+    if (!writer) return;
+    keel_atomic_abort(writer->file);
+    free(writer);
+}
+
+static keel_status put_checksum(keel_safetensors_writer *out) {
     uint8_t crc[CHECKSUM_BYTES];
     for (int i = 0; i < CHECKSUM_BYTES; i++) crc[i] = (uint8_t)(out->crc >> 8 * i);
     return put(out, crc, sizeof crc);
 }
 
-keel_status keel_safetensors_write(const char *path, const keel_safetensors_content *content) {
-    char *header = make_header(content);
-    if (!header) return keel_fail(KEEL_ERR_MEMORY, "%s: no memory for its header, or a name that is not UTF-8", path);
-    sink out = {.crc = crc32(0, NULL, 0)};
-    keel_status status = keel_atomic_open(path, &out.file);
-    if (!status) {
-        status = put_all(&out, header, content);
-        if (status)
-            keel_atomic_abort(out.file);
-        else
-            status = keel_atomic_commit(out.file);
+keel_status keel_safetensors_end(keel_safetensors_writer *writer) {
+    keel_status status = KEEL_OK;
+    if (writer->left) status = keel_fail(KEEL_ERR_USAGE, "a safetensors file that lacks %zu bytes", writer->left);
+    if (!status && writer->checksum) status = put_checksum(writer);
+    if (status) {
+        keel_safetensors_abort(writer);
+        return status;
     }
-    free(header);
+    status = keel_atomic_commit(writer->file);
+    free(writer);
+    return status;
+}
+
+keel_status keel_safetensors_write(const char *path, const keel_safetensors_content *content) {
+    keel_safetensors_writer *writer;
+    keel_status status = keel_safetensors_begin(path, content, &writer);
+    if (status) return status;
+    for (size_t i = 0; !status && i < content->item_count; i++)
+        status = keel_safetensors_put(writer, content->items[i].data, item_bytes(&content->items[i]));
+    if (!status) return keel_safetensors_end(writer);
+    keel_safetensors_abort(writer);
     return status;
 }

@@ -5,7 +5,8 @@
 static const char *const kind_names[] = {[KEEL_ALL_REDUCE] = "all-reduce",
                                          [KEEL_REDUCE_SCATTER] = "reduce-scatter",
                                          [KEEL_ALL_GATHER] = "all-gather",
-                                         [KEEL_BROADCAST] = "broadcast"};
+                                         [KEEL_BROADCAST] = "broadcast",
+                                         [KEEL_REDUCE] = "reduce"};
 
 static void print_bytes(size_t bytes, char *text, size_t size) {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
@@ -60,4 +61,6 @@ void keel_trainer_print_structure(const keel_trainer *trainer, FILE *out) {
     print_collectives(trainer, KEEL_EVERY_STEP, out);
     fprintf(out, "\ncollectives at the start:\n");
     print_collectives(trainer, KEEL_AT_START, out);
+    fprintf(out, "\ncollectives of a checkpoint, for every window of its tensors:\n");
+    print_collectives(trainer, KEEL_AT_CHECKPOINT, out);
 }

@@ -1,4 +1,5 @@
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <time.h>
@@ -217,13 +218,11 @@ static keel_status finish_run(keel_trainer *trainer, bool by_monitor, bool criti
                           " updates, and runner_config.steps is %" PRIu64,
                           trainer->resumed_step, trainer->progress.update, steps);
     keel_status status = KEEL_OK;
-    if (complete && world->rank == 0) {
-        char *path;
-        if (asprintf(&path, "%s/model.safetensors", trainer->config->runner.output_dir) < 0)
-            return keel_agree(world, keel_fail(KEEL_ERR_MEMORY, "no memory for a path"));
-        status = keel_pretrained_save(path, trainer->model);
+    if (complete && (world->rank == 0 || !keel_reshard_alone(trainer->reshard))) {
+        char path[PATH_MAX];
+        snprintf(path, sizeof path, "%s/model.safetensors", trainer->config->runner.output_dir);
+        status = keel_pretrained_save(path, trainer->reshard);
         if (!status) keel_trainer_note(trainer, "%s: %s", idle ? "model of that checkpoint" : "trained model", path);
-        free(path);
     }
     return keel_agree(world, status);
 }

@@ -1,6 +1,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -30,48 +31,63 @@ keel_status keel_trainer_begin_folders(keel_trainer *trainer) {
     return status;
 }
 
-static keel_status write_checkpoint(keel_trainer *trainer, const keel_checkpoint *checkpoint) {
+static keel_status write_on_rank_0(keel_trainer *trainer, const keel_checkpoint *checkpoint) {
     const keel_checkpoint_config *config = &trainer->config->checkpoint;
     const keel_checkpoint_entry entry = {.step = checkpoint->progress.step};
-    keel_status status = keel_make_folders(trainer->folder.path);
-    if (status) return status;
     char *path = keel_checkpoint_folder_path(&trainer->folder, &entry);
-    if (!path) return keel_fail(KEEL_ERR_MEMORY, "%s: no memory", trainer->folder.path);
-    status = keel_checkpoint_write(path, checkpoint, &trainer->facts);
+    keel_status status = path ? keel_make_folders(trainer->folder.path)
+                              : keel_fail(KEEL_ERR_MEMORY, "%s: no memory", trainer->folder.path);
+    const keel_status written = keel_checkpoint_write(status ? NULL : path, checkpoint, &trainer->facts);
     free(path);
+    if (!status) status = written;
     if (!status) status = keel_checkpoint_folder_add(&trainer->folder, entry.step);
     if (!status)
         status = keel_checkpoint_folder_prune(&trainer->folder, (size_t)config->keep, (size_t)config->keep_healthy);
     return status;
 }
 
-static void save_on_rank_0(keel_trainer *trainer, bool critical_open) {
-    keel_checkpoint checkpoint = {
-        .model = trainer->model, .optimizer = trainer->optimizer, .progress = trainer->progress};
+// REFUSED: rank 0 will not have it, whatever the tensors hold.
+static const double REFUSED = -1;
+
+static void save_on_rank_0(keel_trainer *trainer) {
+    keel_checkpoint checkpoint = {.reshard = trainer->reshard, .progress = trainer->progress};
     const uint64_t step = trainer->progress.step;
-    char name[KEEL_SITE_NAME_BYTES + 32];
-    if (critical_open || keel_probe_health(trainer->probe).open_criticals) {
-        keel_trainer_note(trainer, "no checkpoint at step %" PRIu64 ": a critical incident is open", step);
-        return;
-    }
-    if (keel_checkpoint_nonfinite(&checkpoint, name)) {
-        keel_trainer_note(trainer, "no checkpoint at step %" PRIu64 ": %s holds a NaN or Inf", step, name);
-        return;
-    }
     if (keel_probe_save(trainer->probe, &checkpoint.monitor, &checkpoint.monitor_bytes))
         keel_trainer_note(trainer, "checkpoint at step %" PRIu64 " without the monitor's state: %s", step,
                           keel_error());
-    if (write_checkpoint(trainer, &checkpoint))
+    if (write_on_rank_0(trainer, &checkpoint))
         keel_trainer_note(trainer, "checkpoint at step %" PRIu64 " failed, training goes on: %s", step, keel_error());
     free(checkpoint.monitor);
 }
 
+// All ranks know alike whether there is anything against it.
+static bool may_save(keel_trainer *trainer, bool critical_open) {
+    const uint64_t step = trainer->progress.step;
+    const bool refused =
+        critical_open || (trainer->mesh.world.rank == 0 && keel_probe_health(trainer->probe).open_criticals);
+    double first = refused ? REFUSED : keel_reshard_nonfinite(trainer->reshard);
+    if (keel_reshard_least(trainer->reshard, &first)) return false;
+    if (first == REFUSED)
+        keel_trainer_note(trainer, "no checkpoint at step %" PRIu64 ": a critical incident is open", step);
+    if (isfinite(first) && first != REFUSED) {
+        char name[KEEL_SITE_NAME_BYTES + 32];
+        keel_reshard_name_nonfinite(trainer->reshard, first, name);
+        keel_trainer_note(trainer, "no checkpoint at step %" PRIu64 ": %s holds a NaN or Inf", step, name);
+    }
+    return !isfinite(first);
+}
+
 void keel_trainer_save(keel_trainer *trainer, bool critical_open) {
+    const bool leads = trainer->mesh.world.rank == 0;
     trainer->saved_step = trainer->progress.step;
     // So that the detectors have judged this very step. All ranks know alike whether it is worth the wait.
     if (!critical_open && keel_probe_drain(trainer->probe))
         keel_trainer_note(trainer, "the monitor could not catch up before the checkpoint: %s", keel_error());
-    if (trainer->mesh.world.rank == 0) save_on_rank_0(trainer, critical_open);
+    if ((!leads && keel_reshard_alone(trainer->reshard)) || !may_save(trainer, critical_open)) return;
+    if (leads)
+        save_on_rank_0(trainer);
+    else // it says itself what goes wrong
+        (void)keel_checkpoint_write(NULL, &(keel_checkpoint){.reshard = trainer->reshard}, &trainer->facts);
 }
 
 void keel_trainer_judge_checkpoints(keel_trainer *trainer) {

@@ -173,6 +173,13 @@ static keel_status open_model(keel_trainer *trainer) {
                                                             .collectives = trainer->collectives},
                                      &trainer->optimizer);
     if (!status) status = open_control(trainer);
+    if (!status)
+        status = keel_reshard_open(&(keel_reshard_plan){.config = &config->model,
+                                                        .model = trainer->model,
+                                                        .optimizer = trainer->optimizer,
+                                                        .zero = &trainer->zero,
+                                                        .collectives = trainer->collectives},
+                                   &trainer->reshard);
     size_t params = 0;
     if (!status) (void)keel_model_params(trainer->model, &params);
     for (size_t i = 0; i < params; i++)
@@ -190,71 +197,82 @@ static keel_status open_model(keel_trainer *trainer) {
 
 // ---- the first state ----
 
-static keel_status first_weights(keel_trainer *trainer) {
+// What rank 0 finds before all ranks take their part of it.
+typedef struct found {
+    keel_checkpoint checkpoint;
+    keel_pretrained *weights; // NULL: none are configured
+} found;
+
+static keel_status find_weights(keel_trainer *trainer, found *out) {
     const char *path = trainer->config->model.checkpoint_name_or_path;
-    if (!path) {
-        keel_model_init(trainer->model, (uint64_t)trainer->config->runner.seed);
-        return KEEL_OK;
-    }
+    if (!path) return KEEL_OK;
     size_t ignored;
-    const keel_status status = keel_pretrained_load(path, trainer->model, &ignored);
+    const keel_status status = keel_pretrained_open(path, trainer->reshard, &out->weights, &ignored);
     if (status) return status;
     keel_trainer_note(trainer, "weights from %s", path);
     if (ignored) keel_trainer_note(trainer, "%s: %zu tensors that the model lacks were left out", path, ignored);
     return KEEL_OK;
 }
 
-static keel_status first_state(keel_trainer *trainer, bool resume) {
-    keel_status status = keel_checkpoint_folder_open(trainer->config->runner.output_dir, &trainer->folder);
+static keel_status find_state(keel_trainer *trainer, bool resume, found *out) {
+    const keel_status status = keel_checkpoint_folder_open(trainer->config->runner.output_dir, &trainer->folder);
     if (status) return status;
-    if (!resume) {
-        status = first_weights(trainer);
-        if (!status) keel_faults_initial_weights(&trainer->faults);
-        return status;
-    }
-    keel_checkpoint checkpoint = {.model = trainer->model, .optimizer = trainer->optimizer};
+    if (!resume) return find_weights(trainer, out);
     if (trainer->replay_step)
-        status = keel_recover_before(&trainer->folder, trainer->replay_step, &trainer->facts, note_plain, trainer,
-                                     &checkpoint);
-    else
-        status = keel_recover(&trainer->folder, &trainer->facts, note_plain, trainer, &checkpoint);
-    if (status) return status;
-    trainer->progress = checkpoint.progress;
-    trainer->monitor = checkpoint.monitor;
-    trainer->monitor_bytes = checkpoint.monitor_bytes;
-    return KEEL_OK;
+        return keel_recover_before(&trainer->folder, trainer->replay_step, &trainer->facts, note_plain, trainer,
+                                   &out->checkpoint);
+    return keel_recover(&trainer->folder, &trainer->facts, note_plain, trainer, &out->checkpoint);
 }
 
-static keel_status broadcast(keel_trainer *trainer, const char *what, keel_dtype dtype, void *data, size_t count) {
-    char name[64];
-    snprintf(name, sizeof name, "broadcast.%s", what);
+// All start with the same bits, whatever machine they run on.
+static keel_status first_weights(keel_trainer *trainer, const keel_pretrained *weights) {
+    const keel_train_config *config = trainer->config;
+    keel_status status = KEEL_OK;
+    if (config->model.checkpoint_name_or_path) {
+        status = keel_pretrained_load(weights, trainer->reshard);
+    } else {
+        keel_model_init(trainer->model, (uint64_t)config->runner.seed);
+        status = keel_reshard_level(trainer->reshard, 0);
+    }
+    if (!status) keel_faults_initial_weights(&trainer->faults);
+    return status;
+}
+
+static keel_status share_progress(keel_trainer *trainer) {
     keel_collective *collective;
-    const keel_status status = keel_collectives_add(trainer->collectives,
-                                                    &(keel_collective_plan){.name = name,
-                                                                            .kind = KEEL_BROADCAST,
-                                                                            .when = KEEL_AT_START,
-                                                                            .dtype = dtype,
-                                                                            .count = count,
-                                                                            .comm = &trainer->mesh.data_parallel},
-                                                    &collective);
-    return status ? status : keel_broadcast(collective, data);
-}
-
-// Rank 0 has the state; the others take it over, so that all start with the same bits whatever machine they run on.
-static keel_status share_state(keel_trainer *trainer, bool resume) {
-    const size_t numel = keel_model_numel(trainer->model);
-    keel_status status = broadcast(trainer, "weights", KEEL_F32, keel_model_weights(trainer->model), numel);
-    if (status || !resume) return status;
-    size_t count;
-    const keel_optimizer_state *states = keel_optimizer_states(trainer->optimizer, &count);
-    for (size_t i = 0; !status && i < count; i++)
-        status = broadcast(trainer, states[i].name, KEEL_F32, states[i].data, numel);
     double numbers[PROGRESS_FIELDS]; // their bytes
     memcpy(numbers, &trainer->progress, sizeof numbers);
-    if (!status) status = broadcast(trainer, "progress", KEEL_F64, numbers, PROGRESS_FIELDS);
+    keel_status status = keel_collectives_add(trainer->collectives,
+                                              &(keel_collective_plan){.name = "broadcast.progress",
+                                                                      .kind = KEEL_BROADCAST,
+                                                                      .when = KEEL_AT_START,
+                                                                      .dtype = KEEL_F64,
+                                                                      .count = PROGRESS_FIELDS,
+                                                                      .comm = &trainer->mesh.world},
+                                              &collective);
+    if (!status) status = keel_broadcast(collective, numbers);
     memcpy(&trainer->progress, numbers, sizeof numbers);
     trainer->resumed_step = trainer->saved_step = trainer->progress.step;
     trainer->loader.position = trainer->progress.samples;
+    return status;
+}
+
+static keel_status resume_state(keel_trainer *trainer, keel_checkpoint *checkpoint) {
+    trainer->progress = checkpoint->progress;
+    trainer->monitor = checkpoint->monitor;
+    trainer->monitor_bytes = checkpoint->monitor_bytes;
+    const keel_status status = keel_agree(&trainer->mesh.world, keel_checkpoint_load(checkpoint));
+    return status ? status : share_progress(trainer);
+}
+
+static keel_status first_state(keel_trainer *trainer, bool resume) {
+    const keel_comm *world = &trainer->mesh.world;
+    found it = {.checkpoint.reshard = trainer->reshard};
+    keel_status status = keel_agree(world, world->rank == 0 ? find_state(trainer, resume, &it) : KEEL_OK);
+    if (!status)
+        status = keel_agree(world, resume ? resume_state(trainer, &it.checkpoint) : first_weights(trainer, it.weights));
+    keel_checkpoint_close(&it.checkpoint);
+    keel_pretrained_close(it.weights);
     return status;
 }
 
@@ -278,8 +296,7 @@ static keel_status open_trainer(const keel_train_config *config, const keel_sequ
     if (world->rank == 0 && report) made->report = *report;
     status = open_data(made, sequences);
     if (!status) status = open_model(made);
-    if (!status) status = keel_agree(world, world->rank == 0 ? first_state(made, resume) : KEEL_OK);
-    if (!status) status = keel_agree(world, share_state(made, resume));
+    if (!status) status = first_state(made, resume);
     if (status) goto fail;
     keel_loss_scale_begin(&config->wrapper.scale_sense, &made->progress.loss_scale);
     *trainer = made;
@@ -315,6 +332,7 @@ void keel_trainer_close(keel_trainer *trainer) {
     keel_faults_close(&trainer->faults);
     free(trainer->tokens);
     keel_sequences_close(&trainer->own_sequences);
+    keel_reshard_close(trainer->reshard);
     keel_optimizer_close(trainer->optimizer);
     keel_routing_report_close(&trainer->routing);
     keel_buckets_close(trainer->buckets);

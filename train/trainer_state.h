@@ -49,6 +49,7 @@ struct keel_trainer {
     keel_faults faults;
     keel_model *model;
     keel_optimizer *optimizer;
+    keel_reshard *reshard;
     keel_collectives *collectives;
     keel_collective *control;
     MPI_Op control_op;

@@ -85,6 +85,19 @@ static void assert_routing(const golden_case *golden, size_t step, const keel_mo
     if (golden->aux_losses) assert_near("aux_loss", aux_loss, golden->aux_losses[step], 1e-5);
 }
 
+static keel_status load_weights(rig *r, const keel_model_config *config, const char *path, size_t *ignored) {
+    keel_reshard *reshard = NULL;
+    keel_pretrained *weights = NULL;
+    keel_status status = keel_reshard_open(
+        &(keel_reshard_plan){.config = config, .model = r->model, .optimizer = r->optimizer, .zero = &r->zero},
+        &reshard);
+    if (!status) status = keel_pretrained_open(path, reshard, &weights, ignored);
+    if (!status) status = keel_pretrained_load(weights, reshard);
+    keel_pretrained_close(weights);
+    keel_reshard_close(reshard);
+    return status;
+}
+
 static void run_case(const char *name, size_t accumulation, const keel_moe_config *experts) {
     golden_case golden = golden_open(name);
     const size_t steps = golden.steps, sequences = golden.sequences, width = golden.width;
@@ -101,7 +114,7 @@ static void run_case(const char *name, size_t accumulation, const keel_moe_confi
     snprintf(path, sizeof path, "%s/%s.safetensors", KEEL_TEST_DATA, name);
     if (rig_open(&config, micro, &adamw, NULL, 0, true, &r) != KEEL_OK) fail_msg("%s", keel_error());
     size_t ignored;
-    if (keel_pretrained_load(path, r.model, &ignored) != KEEL_OK) fail_msg("%s", keel_error());
+    if (load_weights(&r, &config, path, &ignored) != KEEL_OK) fail_msg("%s", keel_error());
     assert_int_equal(ignored, 0);
 
     float *grad = calloc(r.numel, sizeof *grad);

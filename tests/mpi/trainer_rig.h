@@ -126,17 +126,21 @@ typedef struct rig {
     keel_trainer *trainer;
 } rig;
 
-// BACKEND: a monitor, or NULL.
-static inline keel_status rig_open_with(const keel_train_config *config, const keel_sequences *sequences, bool resume,
-                                        rig_record *record, const keel_backend *backend, rig *r) {
+// On the ranks of COMM. BACKEND: a monitor, or NULL.
+static inline keel_status rig_open_on(MPI_Comm comm, const keel_train_config *config, const keel_sequences *sequences,
+                                      bool resume, rig_record *record, const keel_backend *backend, rig *r) {
     *r = (rig){0};
     CHECK(keel_probe_open((uint32_t)check_rank, &r->probe) == KEEL_OK);
     if (backend) keel_probe_set_backend(r->probe, backend);
     const keel_trainer_report report = {.context = record, .step = rig_step, .note = rig_note};
-    const keel_status status =
-        keel_trainer_open_with(config, sequences, MPI_COMM_WORLD, r->probe, resume, &report, &r->trainer);
+    const keel_status status = keel_trainer_open_with(config, sequences, comm, r->probe, resume, &report, &r->trainer);
     if (!status) CHECK(keel_probe_start(r->probe) == KEEL_OK);
     return status;
+}
+
+static inline keel_status rig_open_with(const keel_train_config *config, const keel_sequences *sequences, bool resume,
+                                        rig_record *record, const keel_backend *backend, rig *r) {
+    return rig_open_on(MPI_COMM_WORLD, config, sequences, resume, record, backend, r);
 }
 
 static inline keel_status rig_open(const keel_train_config *config, const keel_sequences *sequences, bool resume,

@@ -19,7 +19,8 @@ struct keel_collectives {
 static const char *const kind_names[] = {[KEEL_ALL_REDUCE] = "all_reduce",
                                          [KEEL_REDUCE_SCATTER] = "reduce_scatter",
                                          [KEEL_ALL_GATHER] = "all_gather",
-                                         [KEEL_BROADCAST] = "broadcast"};
+                                         [KEEL_BROADCAST] = "broadcast",
+                                         [KEEL_REDUCE] = "reduce"};
 
 static keel_status mpi_failed(const char *name, int code) {
     char text[MPI_MAX_ERROR_STRING] = "";
@@ -218,6 +219,15 @@ keel_status keel_all_gather(keel_collective *collective, void *data) {
     begin(collective, data);
     return end_blocking(collective, MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, collective->counts,
                                                    collective->begins, collective->type, plan->comm->mpi));
+}
+
+keel_status keel_reduce(keel_collective *collective, void *data) {
+    const keel_collective_plan *plan = &collective->plan;
+    if (plan->comm->size == 1) return KEEL_OK;
+    begin(collective, data);
+    const bool root = plan->comm->rank == 0;
+    return end_blocking(collective, MPI_Reduce(root ? MPI_IN_PLACE : data, root ? data : NULL, (int)plan->count,
+                                               collective->type, plan->op, 0, plan->comm->mpi));
 }
 
 keel_status keel_broadcast(keel_collective *collective, void *data) {

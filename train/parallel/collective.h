@@ -13,20 +13,21 @@ typedef enum keel_collective_kind {
     KEEL_ALL_REDUCE,
     KEEL_REDUCE_SCATTER,
     KEEL_ALL_GATHER,
-    KEEL_BROADCAST
+    KEEL_BROADCAST,
+    KEEL_REDUCE
 } keel_collective_kind;
-typedef enum keel_collective_when { KEEL_EVERY_STEP, KEEL_AT_START } keel_collective_when;
+typedef enum keel_collective_when { KEEL_EVERY_STEP, KEEL_AT_START, KEEL_AT_CHECKPOINT } keel_collective_when;
 
 typedef struct keel_collective_plan {
     const char *name; // "all_reduce.gradient.0"; the name of its sites collective_in and collective_out
     keel_collective_kind kind;
-    keel_collective_when when; // AT_START: outside any step, has no sites
+    keel_collective_when when; // others than EVERY_STEP: outside any step, have no sites
     keel_dtype dtype;
     keel_precision precision; // of the values and of OP, for who reads the plan
     size_t count;
     const keel_comm *comm; // borrowed
     size_t share;          // REDUCE_SCATTER, ALL_GATHER: rank r has elements [r SHARE, (r + 1) SHARE) of COUNT
-    MPI_Op op;             // ALL_REDUCE, REDUCE_SCATTER
+    MPI_Op op;             // ALL_REDUCE, REDUCE_SCATTER, REDUCE
     bool whole;            // OP is called on all COUNT elements together, never on pieces
     bool gradient;         // float32: the values are gradients, which hold the loss scale
 } keel_collective_plan;
@@ -63,6 +64,7 @@ keel_status keel_all_reduce(keel_collective *collective, void *data);
 keel_status keel_reduce_scatter(keel_collective *collective, void *data);
 keel_status keel_all_gather(keel_collective *collective, void *data); // this rank's share is in its place
 keel_status keel_broadcast(keel_collective *collective, void *data);  // from rank 0 of the communicator
+keel_status keel_reduce(keel_collective *collective, void *data);     // to it; the others' data stay as they are
 // The same, not waited for: DATA is MPI's until keel_collective_wait. At least two ranks.
 keel_status keel_all_reduce_start(keel_collective *collective, void *data);
 keel_status keel_reduce_scatter_start(keel_collective *collective, void *data);

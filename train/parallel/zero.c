@@ -114,4 +114,6 @@ void keel_zero_describe(const keel_zero *zero, const keel_param *param, keel_sit
     }
     keel_param_describe_partial(param, zero->mesh, info);
     info->layout = KEEL_LAYOUT_SHARD;
+    info->replica_index += param->holder * info->replica_count;
+    info->replica_count *= param->holders;
 }

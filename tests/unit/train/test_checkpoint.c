@@ -24,6 +24,7 @@ typedef struct rig {
     keel_model *model;
     keel_zero zero;
     keel_optimizer *optimizer;
+    keel_reshard *reshard;
     keel_facts facts;
 } rig;
 
@@ -60,10 +61,18 @@ static void open_model(rig *r, keel_model_type type) {
                 .config = &r->config.optimizer, .model = r->model, .taps = r->taps, .zero = &r->zero},
             &r->optimizer))
         fail_msg("%s", keel_error());
+    assert_int_equal(keel_reshard_open(&(keel_reshard_plan){.config = &r->config.model,
+                                                            .model = r->model,
+                                                            .optimizer = r->optimizer,
+                                                            .zero = &r->zero,
+                                                            .window = 100}, // less than some tensors, more than others
+                                       &r->reshard),
+                     KEEL_OK);
     keel_facts_of(&r->config, "data", 1, &r->facts);
 }
 
 static void close_model(rig *r) {
+    keel_reshard_close(r->reshard);
     keel_optimizer_close(r->optimizer);
     keel_zero_close(&r->zero);
     keel_model_close(r->model);
@@ -108,7 +117,13 @@ static float *copy_weights(const rig *r) {
 }
 
 static keel_checkpoint checkpoint_of(rig *r) {
-    return (keel_checkpoint){.model = r->model, .optimizer = r->optimizer, .progress = {10, 9, 80, 1, {1.0 / 3, 77}}};
+    return (keel_checkpoint){.reshard = r->reshard, .progress = {10, 9, 80, 1, {1.0 / 3, 77}}};
+}
+
+static keel_status read_checkpoint(const char *path, const keel_facts *facts, keel_checkpoint *checkpoint,
+                                   char **changed) {
+    const keel_status status = keel_checkpoint_open(path, facts, checkpoint, changed);
+    return status ? status : keel_checkpoint_load(checkpoint);
 }
 
 static void test_everything_comes_back(void **state) {
@@ -125,7 +140,7 @@ static void test_everything_comes_back(void **state) {
 
     read.progress = (keel_progress){0};
     char *changed = NULL;
-    assert_int_equal(keel_checkpoint_read(path, &r->facts, &read, &changed), KEEL_OK);
+    assert_int_equal(read_checkpoint(path, &r->facts, &read, &changed), KEEL_OK);
     assert_null(changed);
     assert_memory_equal(&read.progress, &written.progress, sizeof read.progress);
     assert_int_equal(read.monitor_bytes, sizeof monitor);
@@ -153,12 +168,12 @@ static void test_damage_overwrites_nothing(void **state) {
     char *changed = NULL;
     for (size_t at = 0; at < size; at += 97) {
         temp_flip(path, (long)at);
-        assert_int_equal(keel_checkpoint_read(path, &r->facts, &checkpoint, &changed), KEEL_ERR_FORMAT);
+        assert_int_equal(read_checkpoint(path, &r->facts, &checkpoint, &changed), KEEL_ERR_FORMAT);
         assert_non_null(strstr(keel_error(), path));
         temp_flip(path, (long)at);
     }
     assert_int_equal(truncate(path, (off_t)size / 2), 0);
-    assert_int_equal(keel_checkpoint_read(path, &r->facts, &checkpoint, &changed), KEEL_ERR_FORMAT);
+    assert_int_equal(read_checkpoint(path, &r->facts, &checkpoint, &changed), KEEL_ERR_FORMAT);
     assert_null(changed);
     assert_memory_equal(keel_model_weights(r->model), weights, numel * sizeof *weights);
     free(weights);
@@ -174,13 +189,13 @@ static void test_what_does_not_fit_is_named(void **state) {
     keel_train_config config = r->config;
     config.model.hidden_size = 16;
     keel_facts_of(&config, "data", 1, &other);
-    assert_int_equal(keel_checkpoint_read(path, &other, &checkpoint, &changed), KEEL_ERR_CONFIG);
+    assert_int_equal(read_checkpoint(path, &other, &checkpoint, &changed), KEEL_ERR_CONFIG);
     assert_non_null(strstr(keel_error(), "model_config.hidden_size is 8 there and 16 here"));
 
     config = r->config;
     config.lr.learning_rate = 2e-3;
     keel_facts_of(&config, "data", 2, &other);
-    assert_int_equal(keel_checkpoint_read(path, &other, &checkpoint, &changed), KEEL_OK);
+    assert_int_equal(read_checkpoint(path, &other, &checkpoint, &changed), KEEL_OK);
     assert_non_null(changed);
     assert_non_null(strstr(changed, "lr_schedule.learning_rate 0.001 -> 0.002, parallel_config.data_parallel 1 -> 2"));
     free(changed);
@@ -191,28 +206,30 @@ static void test_what_does_not_fit_is_named(void **state) {
     assert_int_equal(
         keel_safetensors_write(path, &(keel_safetensors_content){.items = &item, .item_count = 1, .checksum = true}),
         KEEL_OK);
-    assert_int_equal(keel_checkpoint_read(path, &other, &checkpoint, &changed), KEEL_ERR_FORMAT);
+    assert_int_equal(read_checkpoint(path, &other, &checkpoint, &changed), KEEL_ERR_FORMAT);
     assert_non_null(strstr(keel_error(), "not a checkpoint"));
+}
+
+static void expect_nonfinite(rig *r, const char *kind, const char *param) {
+    char name[KEEL_SITE_NAME_BYTES + 32], wanted[KEEL_SITE_NAME_BYTES + 32];
+    const double first = keel_reshard_nonfinite(r->reshard);
+    assert_true(isfinite(first));
+    keel_reshard_name_nonfinite(r->reshard, first, name);
+    snprintf(wanted, sizeof wanted, "%s.%s", kind, param);
+    assert_string_equal(name, wanted);
 }
 
 static void test_nonfinite_values_are_named(void **state) {
     rig *r = *state;
     fill(r, 1);
-    const keel_checkpoint checkpoint = checkpoint_of(r);
-    char name[KEEL_SITE_NAME_BYTES + 32] = "";
-    assert_false(keel_checkpoint_nonfinite(&checkpoint, name));
+    assert_true(isinf(keel_reshard_nonfinite(r->reshard)));
     size_t params, states;
     const keel_param *param = keel_model_params(r->model, &params);
     keel_model_weights(r->model)[param[1].offset] = NAN;
-    assert_true(keel_checkpoint_nonfinite(&checkpoint, name));
-    char wanted[KEEL_SITE_NAME_BYTES + 32];
-    snprintf(wanted, sizeof wanted, "model.%s", param[1].name);
-    assert_string_equal(name, wanted);
+    expect_nonfinite(r, "model", param[1].name);
     fill(r, 1);
     keel_optimizer_states(r->optimizer, &states)[1].data[param[0].offset] = INFINITY;
-    assert_true(keel_checkpoint_nonfinite(&checkpoint, name));
-    snprintf(wanted, sizeof wanted, "exp_avg_sq.%s", param[0].name);
-    assert_string_equal(name, wanted);
+    expect_nonfinite(r, "exp_avg_sq", param[0].name);
 }
 
 // A write that the system refuses in the middle, as on a full disk.
@@ -237,7 +254,7 @@ static void test_a_full_disk_leaves_the_old_one(void **state) {
     assert_int_equal(access(temp_path(r->dir, "c.partial"), F_OK), -1);
     assert_int_equal(temp_size(path), size);
     char *changed = NULL;
-    assert_int_equal(keel_checkpoint_read(path, &r->facts, &checkpoint, &changed), KEEL_OK);
+    assert_int_equal(read_checkpoint(path, &r->facts, &checkpoint, &changed), KEEL_OK);
     assert_int_equal(checkpoint.progress.step, 10);
 }
 
@@ -370,6 +387,7 @@ static void test_the_newest_whole_one_is_taken(void **state) {
     for (uint64_t step = 100; step <= 300; step += 100) put(r, &folder, step);
     damage(&folder, 2);
     assert_int_equal(keel_recover(&folder, &r->facts, hear, notes, &checkpoint), KEEL_OK);
+    keel_checkpoint_close(&checkpoint);
     assert_int_equal(checkpoint.progress.step, 200);
     assert_non_null(strstr(notes, "step-0000000300.safetensors: damaged"));
     assert_non_null(strstr(notes, "resumed from "));
@@ -393,12 +411,14 @@ static void test_to_look_at_a_step_the_healthy_one_before_it_is_taken(void **sta
     assert_non_null(strstr(keel_error(), "checkpoints: no checkpoint"));
     for (uint64_t step = 100; step <= 300; step += 100) put(r, &folder, step);
     assert_int_equal(keel_recover_before(&folder, 300, &r->facts, hear, notes, &checkpoint), KEEL_OK);
+    keel_checkpoint_close(&checkpoint);
     assert_int_equal(checkpoint.progress.step, 200);
     assert_non_null(strstr(notes, "no checkpoint before it has the mark of health"));
 
     const keel_health quiet = {.judged_step = 320, .quiet_steps = 320};
     assert_int_equal(keel_checkpoint_folder_judge(&folder, &quiet), KEEL_OK);
     assert_int_equal(keel_recover_before(&folder, 350, &r->facts, hear, notes, &checkpoint), KEEL_OK);
+    keel_checkpoint_close(&checkpoint);
     assert_int_equal(checkpoint.progress.step, 100);
     assert_non_null(strstr(notes, "parameters of the healthy checkpoint "));
     assert_int_equal(keel_recover_before(&folder, 100, &r->facts, hear, notes, &checkpoint), KEEL_ERR_NOT_FOUND);
@@ -406,12 +426,22 @@ static void test_to_look_at_a_step_the_healthy_one_before_it_is_taken(void **sta
 
     damage(&folder, 0); // passed over, and left where it is
     assert_int_equal(keel_recover_before(&folder, 350, &r->facts, hear, notes, &checkpoint), KEEL_OK);
+    keel_checkpoint_close(&checkpoint);
     assert_int_equal(checkpoint.progress.step, 300);
     assert_int_equal(access(temp_path(r->dir, "checkpoints/step-0000000100.healthy.safetensors"), F_OK), 0);
     keel_checkpoint_folder_close(&folder);
 }
 
 // ---- export ----
+
+static keel_status load_weights(rig *r, const char *path, size_t *ignored) {
+    keel_pretrained *weights;
+    keel_status status = keel_pretrained_open(path, r->reshard, &weights, ignored);
+    if (status) return status;
+    status = keel_pretrained_load(weights, r->reshard);
+    keel_pretrained_close(weights);
+    return status;
+}
 
 static void test_exported_weights_come_back(void **state) {
     rig *r = *state;
@@ -422,10 +452,10 @@ static void test_exported_weights_come_back(void **state) {
         fill(r, 1);
         float *weights = copy_weights(r);
         const char *path = temp_path(r->dir, "model.safetensors");
-        assert_int_equal(keel_pretrained_save(path, r->model), KEEL_OK);
+        assert_int_equal(keel_pretrained_save(path, r->reshard), KEEL_OK);
         fill(r, 2);
         size_t ignored = 7;
-        if (keel_pretrained_load(r->dir, r->model, &ignored)) fail_msg("%s", keel_error());
+        if (load_weights(r, r->dir, &ignored)) fail_msg("%s", keel_error());
         assert_int_equal(ignored, 0);
         assert_memory_equal(keel_model_weights(r->model), weights, keel_model_numel(r->model) * sizeof *weights);
         free(weights);
@@ -434,7 +464,7 @@ static void test_exported_weights_come_back(void **state) {
     close_model(r);
     open_model(r, KEEL_MODEL_LLAMA);
     size_t ignored;
-    assert_int_equal(keel_pretrained_load(r->dir, r->model, &ignored), KEEL_ERR_FORMAT);
+    assert_int_equal(load_weights(r, r->dir, &ignored), KEEL_ERR_FORMAT);
     assert_non_null(strstr(keel_error(), "no tensor model."));
 }
 
@@ -469,7 +499,7 @@ static void write_shards(rig *r, const char *index) {
 static void refuse_index(rig *r, const char *path, const char *text, const char *what) {
     size_t ignored;
     temp_write(path, text, strlen(text));
-    assert_int_equal(keel_pretrained_load(r->dir, r->model, &ignored), KEEL_ERR_FORMAT);
+    assert_int_equal(load_weights(r, r->dir, &ignored), KEEL_ERR_FORMAT);
     assert_non_null(strstr(keel_error(), path));
     assert_non_null(strstr(keel_error(), what));
 }
@@ -484,14 +514,14 @@ static void test_weights_in_several_files(void **state) {
     for (size_t i = 0; i < 2; i++) {
         fill(r, 2);
         size_t ignored = 7;
-        if (keel_pretrained_load(paths[i], r->model, &ignored)) fail_msg("%s", keel_error());
+        if (load_weights(r, paths[i], &ignored)) fail_msg("%s", keel_error());
         assert_int_equal(ignored, 0);
         assert_memory_equal(keel_model_weights(r->model), weights, keel_model_numel(r->model) * sizeof *weights);
     }
     free(weights);
     size_t ignored;
     assert_int_equal(remove(temp_path(r->dir, "model-2.safetensors")), 0);
-    assert_int_equal(keel_pretrained_load(r->dir, r->model, &ignored), KEEL_ERR_NOT_FOUND);
+    assert_int_equal(load_weights(r, r->dir, &ignored), KEEL_ERR_NOT_FOUND);
     assert_non_null(strstr(keel_error(), "model-2.safetensors"));
     refuse_index(r, index, "{\n\"weight_map\": ", "index.json:");
     refuse_index(r, index, "{}", "no weight_map");
