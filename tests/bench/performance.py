@@ -19,6 +19,7 @@ model_config: {{model_type: gpt2, vocab_size: 50304, seq_length: 64, hidden_size
 lr_schedule: {{type: constant, learning_rate: 1.0e-4}}
 train_dataset: {{text: [{dir}/text], shards: {dir}/shards}}
 """
+TRAFFIC = "\n## What the monitor sends\n"  # tests/bench/traffic.py writes that section
 VALUES = 0.85e9  # that a step of it shows where everything is on
 MONITORS = {
     "every quantity, every op, every step": None,
@@ -42,8 +43,10 @@ def main():
         for row in collect():
             print(" | ".join(row), file=sys.stderr, flush=True)
             rows.append(row)
+    with open(args.output) as f:
+        traffic = f.read().partition(TRAFFIC)
     with open(args.output, "w") as f:
-        f.write(document(rows, bounds))
+        f.write(document(rows, bounds) + traffic[1] + traffic[2])
 
 
 def bench(bin, *words):
