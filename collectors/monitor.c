@@ -131,15 +131,14 @@ static void describe(keel_monitor *monitor, const keel_rank_table *table) {
         values += records * (uint64_t)__builtin_popcountll(table->op_masks[s]);
     }
     const keel_merge *merge = monitor->options.merge;
-    char groups[48] = "";
+    char groups[48] = "", way[64] = "one process";
+    if (merge)
+        snprintf(way, sizeof way, "%.0f KiB a step to merge %s", (double)monitor->pool.frame_bytes / 1024,
+                 merge->threaded ? "on a thread" : "at layer borders");
     if (monitor->whole.group_count > 1)
         snprintf(groups, sizeof groups, " of %u groups of ranks", monitor->whole.group_count);
     snprintf(monitor->describe, sizeof monitor->describe, "%u sites%s, at most %" PRIu64 " values a step, %s, %.1f MiB",
-             enabled, groups, values,
-             !merge            ? "one process"
-             : merge->threaded ? "merge on a thread"
-                               : "merge at layer borders",
-             (double)keel_monitor_bytes(monitor) / 0x1p20);
+             enabled, groups, values, way, (double)keel_monitor_bytes(monitor) / 0x1p20);
 }
 
 // What lies between two steps (a checkpoint, an evaluation, the end) is none of a hang.

@@ -71,7 +71,8 @@ void keel_monitor_emit(keel_monitor *monitor, const keel_incident *incident);
 // Makes the monitor the backend of PROBE and registers its own scalars (step_seconds, rss_anon_bytes). Before
 // keel_probe_start.
 keel_status keel_monitor_attach(keel_monitor *monitor, keel_probe *probe);
-// One line for people: "5000 sites, 120000 values a step, merge on a thread, 12.3 MiB". Valid after keel_probe_start.
+// One line for people: "5000 sites, at most 120000 values a step, 1172 KiB a step to merge on a thread, 12.3 MiB".
+// Valid after keel_probe_start.
 const char *keel_monitor_describe(const keel_monitor *monitor);
 // Bytes allocated for frames, rows and tables on this rank. Valid after keel_probe_start.
 size_t keel_monitor_bytes(const keel_monitor *monitor);

@@ -328,16 +328,21 @@ static keel_status train(const arguments *args, const keel_affinity *affinity, b
         if ((status = agree(keel_monitor_config_default(&off)))) goto done;
         off->enabled = false;
     }
-    status = keel_assembly_open(&(keel_assembly_options){.config = off ? off : monitor,
-                                                         .output = DEFAULT_OUTPUT,
-                                                         .merge = size > 1 ? &merge : NULL,
-                                                         .board = size > 1 ? &board : NULL,
-                                                         .end_job = end_job,
-                                                         .command = args->command,
-                                                         .config_yaml = settings,
-                                                         .dp = (uint32_t)size,
-                                                         .resume = args->resume},
-                                &assembly);
+    const keel_parallel_config *parallel = &config->parallel; // a mesh that does not divide the ranks is refused below
+    status = keel_assembly_open(
+        &(keel_assembly_options){.config = off ? off : monitor,
+                                 .output = DEFAULT_OUTPUT,
+                                 .merge = size > 1 ? &merge : NULL,
+                                 .board = size > 1 ? &board : NULL,
+                                 .end_job = end_job,
+                                 .command = args->command,
+                                 .config_yaml = settings,
+                                 .dp = (uint32_t)(size / (parallel->model_parallel * parallel->pipeline_stage)),
+                                 .tp = (uint32_t)parallel->model_parallel,
+                                 .pp = (uint32_t)parallel->pipeline_stage,
+                                 .ep = (uint32_t)parallel->expert_parallel,
+                                 .resume = args->resume},
+        &assembly);
     keel_monitor_config_free(off);
     if ((status = agree(status))) goto done;
     keel_probe *probe = keel_assembly_probe(assembly);
