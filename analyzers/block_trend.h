@@ -39,12 +39,19 @@ static inline bool keel_trend_add(keel_trend *t, float x, uint8_t length, float 
     return true;
 }
 
-// The lowest mean in the ring; INFINITY while there are fewer than KEEL_TREND_LEARN.
-static inline float keel_trend_low(const keel_trend *t) {
+// The lowest mean in the ring; INFINITY while there are fewer than KEEL_TREND_LEARN. *AGO, unless
+// NULL: how many blocks before the last one it was.
+static inline float keel_trend_low(const keel_trend *t, uint32_t *ago) {
     float low = INFINITY;
+    uint32_t at = 0;
     if (t->filled < KEEL_TREND_LEARN) return low;
-    for (uint32_t i = 0; i < t->filled; i++)
-        if (t->ring[i] < low) low = t->ring[i];
+    for (uint32_t i = 1; i <= t->filled; i++) {
+        const float mean = t->ring[(t->at + KEEL_TREND_BLOCKS - i) % KEEL_TREND_BLOCKS];
+        if (mean >= low) continue;
+        low = mean;
+        at = i;
+    }
+    if (ago) *ago = at;
     return low;
 }
 

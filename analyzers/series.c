@@ -140,6 +140,31 @@ keel_score keel_series_score(const keel_series *s, const keel_series_params *p, 
     return score;
 }
 
+#define MAD_EFFICIENCY 0.37
+#define SIDES_MEMORY   128.0 // pairs
+
+static double degrees_of_freedom(const keel_series *s) {
+    double same = s->pairs > 0 ? s->same_side / s->pairs : 0.5;
+    double r = sin(M_PI * (fmax(same, 0.5) - 0.5)), shrink = (1 - r * r) / (1 + r * r);
+    return fmax(1, MAD_EFFICIENCY * s->residual.count * shrink);
+}
+
+// Wallace's approximation (1959) of the normal deviate with the tail of Student's t, close for any degrees of freedom.
+double keel_series_sure_z(const keel_series *s, double z) {
+    double n = degrees_of_freedom(s);
+    return copysign((8 * n + 1) / (8 * n + 3) * sqrt(n * log1p(z * z / n)), z);
+}
+
+static void note_side(keel_series *s, double distance) {
+    int32_t side = (distance > 0) - (distance < 0);
+    if (side && s->side) {
+        double keep = 1 - 1 / SIDES_MEMORY;
+        s->pairs = keep * s->pairs + 1;
+        s->same_side = keep * s->same_side + (side == s->side);
+    }
+    s->side = side;
+}
+
 // The values outside become the history: level and spread are taken from them alone, since noise often grows with the
 // level.
 static void accept_level(keel_series *s) {
@@ -151,6 +176,7 @@ static void accept_level(keel_series *s) {
     keel_window_fill(&s->residual, s->residual_store, residual, n);
     s->joined = KEEL_SERIES_WARMUP;
     s->outside = s->candidates = 0;
+    s->side = 0;
 }
 
 keel_series_joined keel_series_add(keel_series *s, const keel_series_params *p, double value, const keel_score *score) {
@@ -168,6 +194,7 @@ keel_series_joined keel_series_add(keel_series *s, const keel_series_params *p, 
         s->outside -= s->outside > 1 ? 2 : 1;
         if (s->outside == 0) s->candidates = 0;
     }
+    note_side(s, value - score->expected);
     double share = p->early_share * (double)s->joined;
     s->residual.limit = (uint32_t)fmax(KEEL_SERIES_WARMUP, fmin(KEEL_SERIES_WINDOW, share));
     if (s->level.count) keel_window_push(&s->residual, s->residual_store, value - s->level.median);

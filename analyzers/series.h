@@ -59,6 +59,10 @@ typedef struct keel_series {
     uint64_t joined;  // values that joined the history, all in all
     uint32_t outside; // records outside the history; falls again with each one inside
     uint32_t candidates;
+    // How often a value lay on the same side of what was expected as the one before: of the last hundred or so.
+    double same_side, pairs;
+    int32_t side; // of the last value that joined: 1, -1; 0: none
+    uint32_t reserved;
     double level_store[KEEL_WINDOW_STORE(KEEL_SERIES_LEVEL)];
     double residual_store[KEEL_WINDOW_STORE(KEEL_SERIES_WINDOW)];
     double candidate[KEEL_SERIES_ACCEPT]; // the values outside
@@ -87,6 +91,13 @@ static inline void keel_series_prefetch(const keel_series *series) {
 }
 // VALUE must be finite. The series is left as it is.
 keel_score keel_series_score(const keel_series *series, const keel_series_params *params, double value);
+// The score that a normal distribution would give a value as rare as Z, the spread being an estimate: Z is Student's t
+// with as many degrees of freedom as the residuals give. These are fewer than the residuals, since the MAD uses 0.37 of
+// what a normal sample tells (Rousseeuw and Croux 1993), and far fewer where neighbours are alike: a first-order
+// autocorrelation r leaves (1 - r^2) / (1 + r^2) of them (Bartlett 1935, for variances), r by how often neighbours lie
+// on the same side, 1/2 + asin(r) / pi of the time. Near Z in a long history, and much less in a young or a wandering
+// one.
+double keel_series_sure_z(const keel_series *series, double z);
 // SCORE: of this value, just taken. A level is accepted after KEEL_SERIES_ACCEPT records outside, less two for each one
 // inside.
 keel_series_joined keel_series_add(keel_series *series, const keel_series_params *params, double value,

@@ -36,7 +36,7 @@ static void update(void *memory, const keel_detector_input *in, keel_findings *f
         if (!keel_trend_add(t, logf((float)max[site]), BLOCK, 3)) continue;
         if (t->blocks <= SKIPPED_BLOCKS) continue;
         complete = true;
-        float low = keel_trend_low(t), rise = t->mean - low;
+        float low = keel_trend_low(t, NULL), rise = t->mean - low;
         if (rise >= (float)log(in->params[P_RATIO]) && exp((double)t->mean) >= in->params[P_LIMIT])
             keel_odd_sites_add(&odd, in->index,
                                &(keel_odd_site){.site = site,

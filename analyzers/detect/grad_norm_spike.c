@@ -1,7 +1,10 @@
 // The global gradient norm jumps; it often leads the loss.
 //
-// Judged on the logarithm, since norms vary by factors: z >= 6 with sigma at least 0.05, and twice the expected norm. A
-// norm of a skipped step is stale or meaningless, one of 0 is absent: neither is judged.
+// Judged on the logarithm, since norms vary by factors: z >= 6 with sigma at least 0.05, and twice the expected norm.
+// Up to five times it must also be sure: rarer than a deviate of 5.2 of a normal distribution (one in ten million), the
+// spread being known as well only as a history of that length and autocorrelation tells it (keel_series_sure_z): in a
+// young run norms are few and wander, and jump twofold now and then. A norm of a skipped step is stale or meaningless,
+// one of 0 is absent: neither is judged.
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -9,11 +12,13 @@
 #include "analyzers/detect/detectors.h"
 #include "analyzers/excursion.h"
 
-enum { P_Z, P_RATIO, P_FLOOR, PARAMS };
+enum { P_Z, P_RATIO, P_FLOOR, P_SURE_Z, P_SURE_RATIO, PARAMS };
 static const keel_param_info params[PARAMS] = {
     [P_Z] = {"z", 6, 3, 1e4, "robust sigmas above the expected log norm"},
     [P_RATIO] = {"ratio", 2, 1, 1e6, "least norm over the expected norm"},
     [P_FLOOR] = {"floor", 0.05, 0, 10, "sigma of the log norm is at least this"},
+    [P_SURE_Z] = {"sure_z", 5.2, 0, 1e4, "the same, by what a spread from so few values tells"},
+    [P_SURE_RATIO] = {"sure_ratio", 5, 1, 1e6, "a norm of so many times the expected needs no such judgement"},
 };
 
 #define OUTLIER 6.0
@@ -36,6 +41,13 @@ static void init(void *memory) {
 static void start(void *memory, const keel_run_info *info) {
     state *s = memory;
     s->grad_norm = keel_run_scalar(info, "grad_norm");
+}
+
+static bool is_alarm(const state *s, const double *p, const keel_score *score, double x) {
+    const double rise = x - score->expected;
+    if (!score->ready || score->z < p[P_Z] || rise < log(p[P_RATIO])) return false;
+    if (rise >= log(p[P_SURE_RATIO])) return true;
+    return keel_series_sure_z(&s->series, score->z) >= p[P_SURE_Z];
 }
 
 static void report(const state *s, keel_findings *findings) {
@@ -66,8 +78,7 @@ static void update(void *memory, const keel_detector_input *in, keel_findings *f
                                           .expected = exp(score.expected),
                                           .score = score.z,
                                           .outside = score.z >= OUTLIER,
-                                          .alarm = score.ready && score.z >= in->params[P_Z] &&
-                                                   x - score.expected >= log(in->params[P_RATIO])};
+                                          .alarm = is_alarm(s, in->params, &score, x)};
     if (keel_excursion_add(&s->excursion, &record)) report(s, findings);
     keel_series_joined joined = keel_series_add(&s->series, &sp, x, &score);
     if (joined == KEEL_JOINED)

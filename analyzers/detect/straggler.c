@@ -4,7 +4,9 @@
 // collectives is the one that is waited for (reduce_wait_least_seconds, by local monotonic clocks). Told where one rank
 // waits least in 14 of the last 16 records, and what the longest waiter waits longer is a given share of the step at
 // the median, and twice as much as it used to be where there is a past of 64 records: on a machine that is shared some
-// rank is always the slower one by a little.
+// rank is always the slower one by a little. Time in which the rank had no processor (cpu_wait_seconds) does not count,
+// and all in all the others must have waited for half a second: what a busy scheduler, caches and clock rates do to one
+// process, they do for a while. Steps of milliseconds come by the dozen in that time.
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -15,11 +17,12 @@
 #include "analyzers/excursion.h"
 #include "analyzers/track.h"
 
-enum { P_SHARE, P_TIMES, P_RECORDS, PARAMS };
+enum { P_SHARE, P_TIMES, P_RECORDS, P_SECONDS, PARAMS };
 static const keel_param_info params[PARAMS] = {
     [P_SHARE] = {"share", 0.2, 0.01, 1, "of a step that others wait longer, in three quarters of 40 records"},
     [P_TIMES] = {"times", 2, 1, 1e3, "and least factor over what it used to be"},
     [P_RECORDS] = {"records", 38, 21, 40, "of 40 records in which one rank waits least"},
+    [P_SECONDS] = {"seconds", 0.5, 0, 1e6, "that the others have waited longer since then, all in all"},
 };
 
 enum { RECENT = 40 };
@@ -28,15 +31,22 @@ typedef struct state {
     int32_t most, least, least_rank, cpu_wait;
     uint32_t count; // of the ring, saturating
     uint32_t at;
-    uint32_t since; // records in a row in which RANK was slow
-    int64_t rank;   // that is slow
+    int32_t slow_rank;   // by the last records; -1: none
+    uint64_t slow_since; // step
+    double waited;       // seconds that the others have waited longer since then
+    int64_t rank;        // that was told
     uint64_t first_step;
     keel_track usual; // share of the step
-    float shares[RECENT];
+    float shares[RECENT], waits[RECENT];
     int32_t ranks[RECENT];
     uint64_t steps[RECENT];
     keel_excursion excursion;
 } state;
+
+static void init(void *memory) {
+    state *s = memory;
+    s->slow_rank = -1;
+}
 
 static void start(void *memory, const keel_run_info *info) {
     state *s = memory;
@@ -99,32 +109,43 @@ static void update(void *memory, const keel_detector_input *in, keel_findings *f
         return;
     if (in->info->world_size < 2 || (in->row->step.flags & KEEL_STEP_DROPPED) || !(in->row->step.seconds > 0)) return;
     if (!keel_row_scalar(in->row, s->cpu_wait, &queued)) queued = 0;
-    float share = (float)(fmax(0, most - least - queued) / in->row->step.seconds);
-    if (s->count == RECENT && !s->excursion.active) { // what is slow now is not what is usual
+    const float wait = (float)fmax(0, most - least - queued), share = wait / (float)in->row->step.seconds;
+    if (s->count == RECENT && s->slow_rank < 0 && !s->excursion.active) { // what is slow now is not what is usual
         const keel_track_score score = keel_track_look(&s->usual, s->shares[s->at], 0.02f);
         keel_track_add(&s->usual, s->shares[s->at], &score);
     }
     s->shares[s->at] = share;
+    s->waits[s->at] = wait;
     s->ranks[s->at] = (int32_t)rank;
     s->steps[s->at] = in->row->step.step;
     s->at = (s->at + 1) % RECENT;
     if (s->count < RECENT) s->count++;
-    uint32_t records = 0;
-    uint64_t since = 0;
-    bool slow = false;
     double usual = s->usual.joined >= KEEL_TRACK_WARMUP ? (double)s->usual.centre : 0, now = 0;
-    int32_t who = -1;
+    bool slow = false;
     if (s->count == RECENT) {
         float sorted[RECENT];
+        uint32_t records;
+        uint64_t since = 0;
         sort(s, sorted);
         now = (double)sorted[RECENT / 2];
-        who = slowest(s, &records, &since);
+        const int32_t who = slowest(s, &records, &since);
         slow = records >= in->params[P_RECORDS] && (double)sorted[RECENT / 4] >= in->params[P_SHARE] &&
                now >= in->params[P_TIMES] * usual;
+        if (slow && who == s->slow_rank) {
+            s->waited += (double)wait;
+        } else if (slow) {
+            s->slow_rank = who;
+            s->slow_since = since;
+            s->waited = 0;
+            for (uint32_t i = 0; i < RECENT; i++) s->waited += (double)s->waits[i];
+        } else {
+            s->slow_rank = -1;
+        }
     }
+    slow = slow && s->waited >= in->params[P_SECONDS];
     if (slow && !s->excursion.active) {
-        s->rank = who;
-        s->first_step = since;
+        s->rank = s->slow_rank;
+        s->first_step = s->slow_since;
     }
     const keel_excursion_record record = {
         .step = in->row->step.step, .value = now, .expected = usual, .score = now, .outside = slow, .alarm = slow};
@@ -139,6 +160,7 @@ const keel_detector keel_detect_straggler = {
     .link = KEEL_LINK_ALONE,
     .reach = 0,
     .state_bytes = sizeof(state),
+    .init = init,
     .start = start,
     .update = update,
 };

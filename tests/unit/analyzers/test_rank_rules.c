@@ -266,24 +266,33 @@ static void a_leak_is_told_with_its_rank(void **unused) {
 
 static void the_rank_that_others_wait_for_is_named(void **unused) {
     (void)unused;
-    for (int slow = 0; slow < 2; slow++) {
+    enum { BURST, SHORT, STARVED, SLOW, KINDS };
+    for (int kind = 0; kind < KINDS; kind++) {
         tensor_run *r = tensor_open(4, plain);
         r->names[T_EXTRA] = "reduce_wait_seconds";
         r->names[T_MORE] = "reduce_wait_least_seconds";
         r->names[T_EXTRA_RANK] = "reduce_wait_least_seconds_rank";
+        r->names[T_LOSS_MAX] = "cpu_wait_seconds";
         tensor_begin(r);
         for (int i = 0; i < 200; i++) {
             tensor_next(r);
-            // Noise: waits of any length, for any rank, a burst of 20 steps for one.
-            bool burst = slow ? i >= 100 : i >= 100 && i < 120;
+            // Noise: waits of any length, for any rank, a burst of 20 steps for one. Then a rank that is waited for:
+            // for 80 steps of two milliseconds; or since it has no processor; or since it is slow.
+            bool burst = i >= 100 && (kind != BURST || i < 120) && (kind != SHORT || i < 180);
             r->scalars[T_EXTRA] = burst ? 0.05 : 0.04 * random_uniform(&r->seed);
             r->scalars[T_MORE] = 0.001;
             r->scalars[T_EXTRA_RANK] = burst ? 2 : (int)(4 * random_uniform(&r->seed));
-            r->set[T_EXTRA] = r->set[T_EXTRA_RANK] = r->set[T_MORE] = true;
+            r->scalars[T_LOSS_MAX] = kind == STARVED && burst ? 0.045 : 0;
+            r->set[T_EXTRA] = r->set[T_EXTRA_RANK] = r->set[T_MORE] = r->set[T_LOSS_MAX] = true;
+            if (kind == SHORT) {
+                r->scalars[T_EXTRA] *= 0.02;
+                r->scalars[T_MORE] *= 0.02;
+                r->row.step.seconds *= 0.02;
+            }
             tensor_judge(r);
         }
         const keel_incident *k = tensor_incident(r, "straggler", KEEL_WARNING);
-        assert_int_equal(k != NULL, slow);
+        assert_int_equal(k != NULL, kind == SLOW);
         if (k) assert_int_equal(k->rank, 2);
         if (k) assert_in_range(k->first_step, 90, 101);
         if (k) assert_string_equal(k->cause, "straggler");

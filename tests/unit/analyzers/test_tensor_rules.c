@@ -145,11 +145,13 @@ static void a_note_does_not_date_what_comes_later(void **unused) {
 
 // ---- tensor_trend ----
 
-static void layers_that_rise_slowly(tensor_run *r, int layers, double factor) {
+// FALL: of the loss meanwhile, as a share.
+static void layers_that_rise_slowly(tensor_run *r, int layers, double factor, double fall) {
     tensor_begin(r);
     tensor_quiet(r, 300);
     for (int i = 0; i < 300; i++) {
         tensor_next(r);
+        r->scalars[T_LOSS] *= 1 - fall * i / 300.0;
         for (uint32_t s = 0; s < r->info.site_count; s++)
             if (r->sites[s].quantity == KEEL_GRAD_REDUCED && r->sites[s].layer < layers)
                 tensor_set_norm(r, (int)s, r->f64[KEEL_OP_norm][s] * pow(factor, i / 300.0));
@@ -160,7 +162,7 @@ static void layers_that_rise_slowly(tensor_run *r, int layers, double factor) {
 static void early_layers_that_rise_slowly_are_told(void **unused) {
     (void)unused;
     tensor_run *r = tensor_open(1, plain);
-    layers_that_rise_slowly(r, 2, 12);
+    layers_that_rise_slowly(r, 2, 12, 0.01);
     const keel_incident *k = tensor_incident(r, "tensor_trend", KEEL_WARNING);
     assert_non_null(k);
     assert_true(k->first_step > 350 && k->first_step < 560);
@@ -168,15 +170,24 @@ static void early_layers_that_rise_slowly_are_told(void **unused) {
     tensor_end(r);
 }
 
+static void layers_that_rise_while_the_model_learns_are_a_note(void **unused) {
+    (void)unused;
+    tensor_run *r = tensor_open(1, plain);
+    layers_that_rise_slowly(r, 4, 12, 0.3);
+    tensor_expect_quiet(r);
+    assert_non_null(tensor_incident(r, "tensor_trend", KEEL_INFO));
+    tensor_end(r);
+}
+
 static void one_layer_or_a_small_rise_is_no_warning(void **unused) {
     (void)unused;
     tensor_run *r = tensor_open(1, plain);
-    layers_that_rise_slowly(r, 1, 12);
+    layers_that_rise_slowly(r, 1, 12, 0);
     tensor_expect_quiet(r);
     assert_non_null(tensor_incident(r, "tensor_trend", KEEL_INFO));
     tensor_end(r);
     r = tensor_open(1, plain);
-    layers_that_rise_slowly(r, 4, 2);
+    layers_that_rise_slowly(r, 4, 2, 0);
     assert_null(tensor_incident(r, "tensor_trend", KEEL_INFO));
     tensor_end(r);
 }
@@ -446,6 +457,7 @@ int main(void) {
         cmocka_unit_test(a_new_learning_rate_is_no_jump_of_the_updates),
         cmocka_unit_test(a_note_does_not_date_what_comes_later),
         cmocka_unit_test(early_layers_that_rise_slowly_are_told),
+        cmocka_unit_test(layers_that_rise_while_the_model_learns_are_a_note),
         cmocka_unit_test(one_layer_or_a_small_rise_is_no_warning),
         cmocka_unit_test(a_layer_that_dies_is_told_at_its_second_record),
         cmocka_unit_test(a_branch_that_begins_at_zero_and_experts_without_tokens_are_no_dead_units),
