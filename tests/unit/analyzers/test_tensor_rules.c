@@ -327,16 +327,18 @@ static void gradients_that_fade_with_depth_are_told(void **unused) {
 static void a_second_moment_that_lags_is_told(void **unused) {
     (void)unused;
     static const struct {
-        const char *yaml;
+        const char *site;
         double rms; // in two of the records
-        bool told;
+        int told;   // from the N-th; -1: never
     } cases[] = {
-        {"model_config: {vocab_size: 256}\noptimizer: {betas: [0.9, 0.999]}\n", 2.6, true},
-        {"model_config: {vocab_size: 256}\noptimizer: {betas: [0.9, 0.999]}\n", 1.9, false},
+        {"embedding.weight", 2.6, 103},
+        {"embedding.weight", 1.9, -1},
+        {"layers.1.norm1.weight", 2.6, -1}, // as in healthy young runs
+        {"layers.1.norm1.weight", 4.2, 100},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        tensor_run *r = tensor_open(1, cases[i].yaml);
-        int site = tensor_site(r, "embedding.weight", KEEL_ADAM_RMS, -1, 1);
+        tensor_run *r = tensor_open(1, "model_config: {vocab_size: 256}\noptimizer: {betas: [0.9, 0.999]}\n");
+        int site = tensor_site(r, cases[i].site, KEEL_ADAM_RMS, -1, 1);
         r->sites[site].numel = 1;
         tensor_begin(r);
         for (int n = 0; n < 110; n++) {
@@ -344,10 +346,11 @@ static void a_second_moment_that_lags_is_told(void **unused) {
             r->f64[KEEL_OP_max][site] = n == 100 || n == 103 || n < 3 ? cases[i].rms : 0.9; // early ones do not count
             tensor_judge(r);
             assert_int_equal(tensor_incident(r, "stale_second_moment", KEEL_WARNING) != NULL,
-                             cases[i].told && n >= 103);
+                             cases[i].told >= 0 && n >= cases[i].told);
         }
         const keel_incident *k = tensor_incident(r, "stale_second_moment", KEEL_WARNING);
-        if (k) assert_string_equal(k->site, "embedding.weight:adam_rms");
+        if (k) assert_true(strncmp(k->site, cases[i].site, strlen(cases[i].site)) == 0);
+        assert_true(cases[i].rms < 2.3 || tensor_incident(r, "stale_second_moment", KEEL_INFO) != NULL);
         if (k) assert_string_equal(k->cause, "beta2 too large");
         if (k) assert_true(tensor_evidence_has(r, k, "beta2 is 0.999"));
         tensor_end(r);
