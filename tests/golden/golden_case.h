@@ -168,6 +168,7 @@ static inline double golden_distance(const golden_case *c, const char *group, co
         }
         float *found = malloc(n * sizeof *found);
         golden_check(found != NULL, "no memory");
+        memcpy(found, expected, n * sizeof *found);
         keel_param_give(&list[tensors[i].param], flat, found, tensors[i].row, tensors[i].rows);
         double distance = 0, norm = 0;
         for (size_t k = 0; k < n; k++) {

@@ -1,4 +1,6 @@
 // Every kind of collective against what its definition says, for shares that do not come out even.
+#include <math.h>
+
 #include "tests/mpi/mpi_check.h"
 #include "train/parallel/collective.h"
 
@@ -91,6 +93,48 @@ static void test_side_by_side(stage *s) {
         if (mine(i, share)) CHECK(first[i] == sum(0, i) && second[i] == sum(1, i));
 }
 
+// Rank r sends to rank s (r + 2 s + round) mod 4 rows of three numbers that say whose they are.
+static uint32_t rows_for(int from, int to, int round) {
+    return (uint32_t)(from + 2 * to + round) % 4;
+}
+
+static void test_all_to_all(stage *s) {
+    enum { ROW = 3, MOST_RANKS = 64 };
+    static float send[MOST], get[MOST];
+    uint32_t sent[MOST_RANKS], got[MOST_RANKS];
+    keel_collective *made;
+    CHECK(check_size <= MOST_RANKS);
+    CHECK(keel_collectives_add(s->set,
+                               &(keel_collective_plan){.name = "all_to_all",
+                                                       .kind = KEEL_ALL_TO_ALL,
+                                                       .when = KEEL_EVERY_STEP,
+                                                       .dtype = KEEL_F32,
+                                                       .count = 3 * (size_t)check_size * ROW,
+                                                       .row = ROW,
+                                                       .comm = &s->mesh.data_parallel},
+                               &made) == KEEL_OK);
+    for (int round = 0; round < ROUNDS && check_size > 1; round++) {
+        float *put = send;
+        for (int to = 0; to < check_size; to++) {
+            sent[to] = rows_for(check_rank, to, round);
+            got[to] = rows_for(to, check_rank, round);
+            for (uint32_t i = 0; i < sent[to]; i++) {
+                *put++ = (float)check_rank;
+                *put++ = (float)to;
+                *put++ = (float)i;
+            }
+        }
+        memset(get, 0xff, sizeof get);
+        CHECK(keel_all_to_all(made, send, sent, get, got) == KEEL_OK);
+        const float *take = get;
+        for (int from = 0; from < check_size; from++)
+            for (uint32_t i = 0; i < got[from]; i++, take += ROW)
+                CHECK(take[0] == (float)from && take[1] == (float)check_rank && take[2] == (float)i);
+        CHECK(isnan(*take));
+    }
+    if (check_size > 1) CHECK(made->calls == ROUNDS && made->seconds > 0);
+}
+
 static void test_shares_must_suffice(stage *s) {
     keel_collective *made;
     const keel_collective_plan plan = {.name = "short",
@@ -113,6 +157,7 @@ int main(void) {
     test_sharing(&s, MOST, MOST / ranks + 16);
     test_sharing(&s, 20, ranks > 1 ? 16 : 20); // some ranks have nothing
     test_side_by_side(&s);
+    test_all_to_all(&s);
     test_shares_must_suffice(&s);
     close_stage(&s);
     check_say("shares");

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "train/model/dispatch.h"
+#include "train/model/exchange.h"
 
 // Only a product of all experts together has rows for experts without tokens.
 static bool pads(const keel_context *context) {
@@ -10,12 +10,12 @@ static bool pads(const keel_context *context) {
 }
 
 static size_t most_rows(const keel_context *context) {
-    return keel_dispatch_most_rows(context) + (pads(context) ? context->experts : 0);
+    return keel_exchange_most_rows(context) + (pads(context) ? context->local_experts : 0);
 }
 
 void keel_experts_plan(const keel_context *context, keel_arena *arena, keel_experts *experts) {
     const size_t most = most_rows(context);
-    experts->groups = (keel_group *)keel_arena_take(arena, context->experts * sizeof(keel_group) / sizeof(float));
+    experts->groups = (keel_group *)keel_arena_take(arena, context->local_experts * sizeof(keel_group) / sizeof(float));
     experts->in = keel_arena_take(arena, most * context->hidden);
     experts->out = keel_arena_take(arena, most * context->hidden);
     keel_mlp_plan_rows(context, arena, most, &experts->mlp.state);
@@ -31,11 +31,11 @@ void keel_experts_plan_scratch(const keel_context *context, keel_arena *arena, k
 
 void keel_experts_begin(const keel_context *context, const uint32_t *counts, keel_experts *experts) {
     uint32_t rows = 0, padding = 0;
-    for (size_t e = 0; e < context->experts; e++) {
+    for (size_t e = 0; e < context->local_experts; e++) {
         experts->groups[e] = (keel_group){.first = rows, .rows = counts[e]};
         rows += counts[e];
     }
-    for (size_t e = 0; e < context->experts && pads(context); e++)
+    for (size_t e = 0; e < context->local_experts && pads(context); e++)
         if (!counts[e]) experts->groups[e] = (keel_group){.first = rows + padding++, .rows = 1};
     experts->rows = rows;
     experts->padding = padding;
@@ -49,7 +49,7 @@ typedef struct span {
 
 static span span_at(const keel_context *context, const keel_experts *experts, size_t first) {
     const keel_group *group = &experts->groups[first];
-    if (context->moe.use_gmm) return (span){first, context->experts, 0, experts->rows};
+    if (context->moe.use_gmm) return (span){first, context->local_experts, 0, experts->rows};
     return (span){first, 1, group->first, group->rows};
 }
 
@@ -87,7 +87,7 @@ void keel_experts_forward(const keel_context *context, const keel_experts *exper
     clear_padding(experts, experts->in, context->hidden);
     clear_padding(experts, experts->mlp.state.act, context->intermediate);
     keel_mlp_activate_begin(&experts->mlp);
-    for (size_t e = 0; e < context->experts;) {
+    for (size_t e = 0; e < context->local_experts;) {
         const span s = span_at(context, experts, e);
         span_forward(context, experts, &s);
         e += s.count;
@@ -117,7 +117,7 @@ void keel_experts_backward(const keel_context *context, const keel_experts *expe
     clear_padding(experts, scratch->dout, context->hidden);
     clear_padding(experts, scratch->dup, context->up_size);
     keel_mlp_activate_backward_begin(&experts->mlp);
-    for (size_t e = 0; e < context->experts;) {
+    for (size_t e = 0; e < context->local_experts;) {
         const span s = span_at(context, experts, e);
         span_backward(context, experts, scratch, &s);
         e += s.count;

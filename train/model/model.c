@@ -111,11 +111,11 @@ static keel_status open_routing(keel_model *m, keel_collectives *collectives) {
 }
 
 static keel_status check_mesh(const keel_mesh *mesh) {
-    if (mesh->tp == 1 && mesh->pp == 1 && mesh->ep == 1) return KEEL_OK;
+    if (mesh->tp == 1 && mesh->pp == 1) return KEEL_OK;
     return keel_fail(KEEL_ERR_CONFIG,
-                     "parallel_config: model_parallel %u, pipeline_stage %u, expert_parallel %u: this trainer is data "
-                     "parallel, all must be 1",
-                     mesh->tp, mesh->pp, mesh->ep);
+                     "parallel_config: model_parallel %u, pipeline_stage %u: this trainer is data and expert parallel, "
+                     "both must be 1",
+                     mesh->tp, mesh->pp);
 }
 
 keel_status keel_model_open(const keel_model_plan *given, keel_model **model) {

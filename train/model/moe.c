@@ -3,9 +3,15 @@
 #include <math.h>
 #include <stdio.h>
 
+static bool all_here(const keel_context *context) {
+    return context->mesh->expert_parallel.size == 1;
+}
+
 void keel_moe_plan(const keel_context *context, keel_arena *arena, keel_moe *moe) {
     const size_t assignments = context->rows * context->chosen;
     keel_experts_plan_scratch(context, arena, &moe->experts);
+    keel_exchange_plan_scratch(context, arena, &moe->exchange);
+    moe->sent = all_here(context) ? NULL : keel_arena_take(arena, keel_dispatch_most_rows(context) * context->hidden);
     moe->halfway = context->moe.use_fused_ops_permute ? NULL : keel_arena_take(arena, assignments * context->hidden);
     moe->dweights = keel_arena_take(arena, assignments);
     moe->dlogits = keel_arena_take(arena, context->rows * context->experts);
@@ -16,13 +22,17 @@ void keel_moe_plan(const keel_context *context, keel_arena *arena, keel_moe *moe
 void keel_moe_plan_layer(const keel_context *context, keel_arena *arena, keel_moe_layer *layer) {
     keel_router_plan_state(context, arena, &layer->router.state);
     keel_dispatch_plan(context, arena, &layer->dispatch);
+    keel_exchange_plan(context, arena, &layer->exchange);
     keel_experts_plan(context, arena, &layer->experts);
+    layer->returned = all_here(context) ? layer->experts.out
+                                        : keel_arena_take(arena, keel_dispatch_most_rows(context) * context->hidden);
 }
 
 keel_status keel_moe_open_layer(const keel_context *context, keel_collectives *collectives, size_t index,
                                 keel_moe_layer *layer) {
     char name[64];
-    if (context->mesh->data_parallel.size == 1) return KEEL_OK;
+    const keel_status status = keel_exchange_open(context, collectives, index, &layer->exchange);
+    if (status || context->mesh->data_parallel.size == 1) return status;
     snprintf(name, sizeof name, "all_reduce.layers.%zu.mlp.router", index);
     return keel_collectives_add(collectives,
                                 &(keel_collective_plan){.name = name,
@@ -37,6 +47,7 @@ keel_status keel_moe_open_layer(const keel_context *context, keel_collectives *c
 
 void keel_moe_share_layer(const keel_moe_layer *layer, keel_moe_layer *other) {
     other->share = layer->share;
+    keel_exchange_share(&layer->exchange, &other->exchange);
     other->totals = layer->totals;
 }
 
@@ -64,6 +75,27 @@ static void tell_routing(const keel_context *context, const keel_moe *moe, keel_
     totals->micro_batches++;
 }
 
+// Tokens become the experts' input, and their output what has come of each token's rows.
+static keel_status experts_forward(const keel_context *context, const keel_moe *moe, keel_moe_layer *layer,
+                                   const float *x) {
+    const keel_exchange *exchange = &layer->exchange;
+    keel_experts *experts = &layer->experts;
+    if (all_here(context)) {
+        keel_experts_begin(context, layer->dispatch.counts, experts);
+        keel_dispatch_to_rows(context, &layer->dispatch, x, moe->halfway, experts->in);
+        keel_experts_forward(context, experts);
+        return KEEL_OK;
+    }
+    keel_status status = keel_exchange_begin(context, exchange, &moe->exchange, layer->dispatch.counts);
+    if (status) return status;
+    keel_experts_begin(context, exchange->counts_here, experts);
+    keel_dispatch_to_rows(context, &layer->dispatch, x, moe->halfway, moe->sent);
+    status = keel_exchange_there(context, exchange, &moe->exchange, exchange->there, moe->sent, experts->in);
+    if (status) return status;
+    keel_experts_forward(context, experts);
+    return keel_exchange_back(context, exchange, &moe->exchange, exchange->back, experts->out, layer->returned);
+}
+
 keel_status keel_moe_forward(const keel_context *context, const keel_moe *moe, keel_moe_layer *layer, const float *x,
                              float *y) {
     const keel_router_state *routing = &layer->router.state;
@@ -71,11 +103,9 @@ keel_status keel_moe_forward(const keel_context *context, const keel_moe *moe, k
     keel_dispatch_make(context, routing->chosen, moe->next, &layer->dispatch);
     routing->routed[KEEL_ROUTED_DROPPED] = (double)(context->rows * context->chosen - layer->dispatch.rows);
     keel_status status = layer->share ? keel_all_reduce_start(layer->share, routing->routed) : KEEL_OK;
+    if (!status) status = experts_forward(context, moe, layer, x);
     if (status) return status;
-    keel_experts_begin(context, layer->dispatch.counts, &layer->experts);
-    keel_dispatch_to_rows(context, &layer->dispatch, x, moe->halfway, layer->experts.in);
-    keel_experts_forward(context, &layer->experts);
-    keel_dispatch_to_tokens(context, &layer->dispatch, layer->experts.out, routing->weights, moe->halfway, y);
+    keel_dispatch_to_tokens(context, &layer->dispatch, layer->returned, routing->weights, moe->halfway, y);
     if (layer->share) status = keel_collective_wait(layer->share);
     if (!status) tell_routing(context, moe, layer);
     keel_lap(context, KEEL_PART_ROUTING);
@@ -84,10 +114,20 @@ keel_status keel_moe_forward(const keel_context *context, const keel_moe *moe, k
 
 keel_status keel_moe_backward(const keel_context *context, const keel_moe *moe, const keel_moe_layer *layer,
                               const float *x, const float *dy, float *dx) {
-    keel_dispatch_backward(context, &layer->dispatch, dy, layer->experts.out, layer->router.state.weights, moe->halfway,
-                           moe->experts.dout, moe->dweights);
-    keel_experts_backward(context, &layer->experts, &moe->experts);
-    keel_dispatch_to_tokens(context, &layer->dispatch, moe->experts.din, NULL, moe->halfway, dx);
+    const keel_exchange *exchange = &layer->exchange;
+    const bool here = all_here(context);
+    const keel_experts_scratch *scratch = &moe->experts;
+    float *drows = here ? scratch->dout : moe->sent;
+    keel_dispatch_backward(context, &layer->dispatch, dy, layer->returned, layer->router.state.weights, moe->halfway,
+                           drows, moe->dweights);
+    keel_status status = KEEL_OK;
+    if (!here)
+        status = keel_exchange_there(context, exchange, &moe->exchange, exchange->there_grad, drows, scratch->dout);
+    if (status) return status;
+    keel_experts_backward(context, &layer->experts, scratch);
+    if (!here) status = keel_exchange_back(context, exchange, &moe->exchange, exchange->back_grad, scratch->din, drows);
+    if (status) return status;
+    keel_dispatch_to_tokens(context, &layer->dispatch, here ? scratch->din : drows, NULL, moe->halfway, dx);
     keel_router_backward(context, &layer->router, x, moe->dweights, moe->dlogits, dx);
     return KEEL_OK;
 }

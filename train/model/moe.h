@@ -4,6 +4,7 @@
 #define KEEL_TRAIN_MODEL_MOE_H
 
 #include "train/model/dispatch.h"
+#include "train/model/exchange.h"
 #include "train/model/experts.h"
 #include "train/model/places.h"
 #include "train/model/router.h"
@@ -11,7 +12,9 @@
 typedef struct keel_moe_layer {
     keel_router router;
     keel_dispatch dispatch;
+    keel_exchange exchange;
     keel_experts experts;
+    float *returned; // [rows, C] of dispatch: what the experts have made of them; theirs itself where all are here
     const keel_routing_taps *taps;
     keel_collective *share;      // of the routing over data-parallel ranks; NULL: there is one
     keel_routing_totals *totals; // of all micro-batches
@@ -19,6 +22,8 @@ typedef struct keel_moe_layer {
 
 typedef struct keel_moe { // what the layers share
     keel_experts_scratch experts;
+    keel_exchange_scratch exchange;
+    float *sent;     // [rows, C] of dispatch, on their way; NULL where all experts are here
     float *halfway;  // [N K, C]; NULL with use_fused_ops_permute
     float *dweights; // [N, K]
     float *dlogits;  // [N, E]

@@ -16,11 +16,9 @@ struct keel_collectives {
     size_t count;
 };
 
-static const char *const kind_names[] = {[KEEL_ALL_REDUCE] = "all_reduce",
-                                         [KEEL_REDUCE_SCATTER] = "reduce_scatter",
-                                         [KEEL_ALL_GATHER] = "all_gather",
-                                         [KEEL_BROADCAST] = "broadcast",
-                                         [KEEL_REDUCE] = "reduce"};
+static const char *const kind_names[] = {[KEEL_ALL_REDUCE] = "all_reduce", [KEEL_REDUCE_SCATTER] = "reduce_scatter",
+                                         [KEEL_ALL_GATHER] = "all_gather", [KEEL_BROADCAST] = "broadcast",
+                                         [KEEL_REDUCE] = "reduce",         [KEEL_ALL_TO_ALL] = "all_to_all"};
 
 static keel_status mpi_failed(const char *name, int code) {
     char text[MPI_MAX_ERROR_STRING] = "";
@@ -29,10 +27,15 @@ static keel_status mpi_failed(const char *name, int code) {
     return keel_fail(KEEL_ERR_COMM, "%s: %s", name, text);
 }
 
+static bool own_type(const keel_collective_plan *plan) {
+    return plan->whole || plan->kind == KEEL_ALL_TO_ALL;
+}
+
 static keel_status make_type(keel_collective *made) {
     made->type = made->plan.dtype == KEEL_F64 ? MPI_DOUBLE : MPI_FLOAT;
-    if (!made->plan.whole) return KEEL_OK;
-    int code = MPI_Type_contiguous((int)made->plan.count, made->type, &made->type);
+    if (!own_type(&made->plan)) return KEEL_OK;
+    int code =
+        MPI_Type_contiguous((int)(made->plan.whole ? made->plan.count : made->plan.row), made->type, &made->type);
     if (code == MPI_SUCCESS) code = MPI_Type_commit(&made->type);
     return code == MPI_SUCCESS ? KEEL_OK : mpi_failed(made->plan.name, code);
 }
@@ -44,6 +47,10 @@ static bool shares_out(const keel_collective_plan *plan) {
 static keel_status make_shares(keel_collective *made) {
     const keel_collective_plan *plan = &made->plan;
     const size_t ranks = (size_t)plan->comm->size;
+    if (plan->kind == KEEL_ALL_TO_ALL) {
+        made->counts = calloc(4 * ranks, sizeof *made->counts);
+        return made->counts ? KEEL_OK : keel_fail(KEEL_ERR_MEMORY, "no memory for the shares of %zu ranks", ranks);
+    }
     if (!shares_out(plan)) return KEEL_OK;
     if (plan->count > INT_MAX || plan->share * ranks < plan->count)
         return keel_fail(KEEL_ERR_USAGE, "%s: shares of %zu for %zu ranks do not make up %zu elements", plan->name,
@@ -71,7 +78,7 @@ keel_status keel_collectives_open(keel_taps *taps, keel_collectives **set) {
 void keel_collectives_close(keel_collectives *set) {
     if (!set) return;
     for (size_t i = 0; i < set->count; i++) {
-        if (set->list[i]->plan.whole) MPI_Type_free(&set->list[i]->type);
+        if (own_type(&set->list[i]->plan)) MPI_Type_free(&set->list[i]->type);
         free((char *)set->list[i]->plan.name);
         free(set->list[i]->counts);
         free(set->list[i]);
@@ -81,6 +88,7 @@ void keel_collectives_close(keel_collectives *set) {
 }
 
 static keel_layout layout_of(const keel_collective_plan *plan, bool out) {
+    if (plan->kind == KEEL_ALL_TO_ALL) return KEEL_LAYOUT_SAMPLE;
     if (plan->kind == (out ? KEEL_REDUCE_SCATTER : KEEL_ALL_GATHER)) return KEEL_LAYOUT_SHARD;
     return out ? KEEL_LAYOUT_REPLICA : KEEL_LAYOUT_PARTIAL;
 }
@@ -166,13 +174,17 @@ static void begin(keel_collective *collective, void *data) {
     keel_wait_begin(collective->probe);
 }
 
-static void finish(keel_collective *collective, double waited_since) {
+static void account(keel_collective *collective, double waited_since) {
     const double now = keel_seconds();
-    const keel_collective_plan *plan = &collective->plan;
     keel_wait_end(collective->probe);
     collective->calls++;
     collective->seconds += now - collective->started;
     collective->waited += now - waited_since;
+}
+
+static void finish(keel_collective *collective, double waited_since) {
+    const keel_collective_plan *plan = &collective->plan;
+    account(collective, waited_since);
     if (plan->kind == KEEL_REDUCE_SCATTER) { // MPI leaves it at the beginning
         const size_t width = keel_dtype_size(plan->dtype);
         const int rank = plan->comm->rank;
@@ -241,6 +253,41 @@ keel_status keel_broadcast(keel_collective *collective, void *data) {
         if (code != MPI_SUCCESS) return mpi_failed(plan->name, code);
     }
     finish(collective, collective->started);
+    return KEEL_OK;
+}
+
+// COUNTS and BEGINS [ranks] in rows, for MPI; gives the number of elements.
+static size_t lay_out(const keel_collective_plan *plan, const uint32_t *rows, int *counts, int *begins) {
+    size_t total = 0;
+    for (int r = 0; r < plan->comm->size; r++) {
+        begins[r] = (int)total;
+        counts[r] = (int)rows[r];
+        total += rows[r];
+    }
+    return total * plan->row;
+}
+
+static void look_at(keel_tap *tap, keel_site *site, void *data, size_t count) {
+    if (tap) keel_tap_at(tap, data, count);
+    if (site) keel_observe(site, data, count);
+}
+
+keel_status keel_all_to_all(keel_collective *collective, void *send, const uint32_t *sent, void *get,
+                            const uint32_t *got) {
+    const keel_collective_plan *plan = &collective->plan;
+    const int ranks = plan->comm->size;
+    int *counts = collective->counts;
+    if (ranks == 1) return KEEL_OK;
+    const size_t given = lay_out(plan, sent, counts, counts + ranks);
+    const size_t taken = lay_out(plan, got, counts + 2 * ranks, counts + 3 * ranks);
+    look_at(collective->in, collective->in_site, send, given);
+    collective->started = keel_seconds();
+    keel_wait_begin(collective->probe);
+    const int code = MPI_Alltoallv(send, counts, counts + ranks, collective->type, get, counts + 2 * ranks,
+                                   counts + 3 * ranks, collective->type, plan->comm->mpi);
+    if (code != MPI_SUCCESS) return mpi_failed(plan->name, code);
+    account(collective, collective->started);
+    look_at(collective->out, collective->out_site, get, taken);
     return KEEL_OK;
 }
 

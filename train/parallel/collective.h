@@ -14,7 +14,8 @@ typedef enum keel_collective_kind {
     KEEL_REDUCE_SCATTER,
     KEEL_ALL_GATHER,
     KEEL_BROADCAST,
-    KEEL_REDUCE
+    KEEL_REDUCE,
+    KEEL_ALL_TO_ALL
 } keel_collective_kind;
 typedef enum keel_collective_when { KEEL_EVERY_STEP, KEEL_AT_START, KEEL_AT_CHECKPOINT } keel_collective_when;
 
@@ -24,12 +25,13 @@ typedef struct keel_collective_plan {
     keel_collective_when when; // others than EVERY_STEP: outside any step, have no sites
     keel_dtype dtype;
     keel_precision precision; // of the values and of OP, for who reads the plan
-    size_t count;
-    const keel_comm *comm; // borrowed
-    size_t share;          // REDUCE_SCATTER, ALL_GATHER: rank r has elements [r SHARE, (r + 1) SHARE) of COUNT
-    MPI_Op op;             // ALL_REDUCE, REDUCE_SCATTER, REDUCE
-    bool whole;            // OP is called on all COUNT elements together, never on pieces
-    bool gradient;         // float32: the values are gradients, which hold the loss scale
+    size_t count;             // ALL_TO_ALL: the most that a rank sends, or gets, in a call
+    size_t row;               // ALL_TO_ALL: elements of a row, which goes as a whole
+    const keel_comm *comm;    // borrowed
+    size_t share;             // REDUCE_SCATTER, ALL_GATHER: rank r has elements [r SHARE, (r + 1) SHARE) of COUNT
+    MPI_Op op;                // ALL_REDUCE, REDUCE_SCATTER, REDUCE
+    bool whole;               // OP is called on all COUNT elements together, never on pieces
+    bool gradient;            // float32: the values are gradients, which hold the loss scale
 } keel_collective_plan;
 
 typedef struct keel_collective {
@@ -54,7 +56,8 @@ typedef struct keel_collectives keel_collectives; // those of this rank, in orde
 keel_status keel_collectives_open(keel_taps *taps, keel_collectives **set);
 void keel_collectives_close(keel_collectives *set); // NULL is fine; nothing may be under way
 // Declares a collective and registers its sites. collective_in is this rank's summand (layout partial), or its share of
-// an all-gather (shard); collective_out a replica, or this rank's share of a reduce-scatter (shard).
+// an all-gather (shard); collective_out a replica, or this rank's share of a reduce-scatter (shard). What goes all to
+// all is of each rank's own data (sample).
 keel_status keel_collectives_add(keel_collectives *set, const keel_collective_plan *plan, keel_collective **collective);
 const keel_collective *keel_collectives_get(const keel_collectives *set, size_t index); // NULL beyond the last
 
@@ -65,6 +68,10 @@ keel_status keel_reduce_scatter(keel_collective *collective, void *data);
 keel_status keel_all_gather(keel_collective *collective, void *data); // this rank's share is in its place
 keel_status keel_broadcast(keel_collective *collective, void *data);  // from rank 0 of the communicator
 keel_status keel_reduce(keel_collective *collective, void *data);     // to it; the others' data stay as they are
+// Rank r of the communicator gets SENT[r] rows of SEND, which lie there in the order of ranks, and the rows that come
+// lie in GET alike, GOT[s] from rank s. SEND and GET do not overlap; with one rank nothing is done.
+keel_status keel_all_to_all(keel_collective *collective, void *send, const uint32_t *sent, void *get,
+                            const uint32_t *got);
 // The same, not waited for: DATA is MPI's until keel_collective_wait. At least two ranks.
 keel_status keel_all_reduce_start(keel_collective *collective, void *data);
 keel_status keel_reduce_scatter_start(keel_collective *collective, void *data);
