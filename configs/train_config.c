@@ -37,18 +37,28 @@ static const keel_yaml_field runner_fields[] = {
     KEEL_YAML_ROW_INT(keel_runner_config, stop_after_skipped, 1, MANY),
 };
 
-static const keel_yaml_field wrapper_fields[] = {
-    KEEL_YAML_ROW_BOOL(keel_wrapper_config, use_clip_grad),
-    KEEL_YAML_ROW_DOUBLE(keel_wrapper_config, max_grad_norm, KEEL_YAML_POSITIVE, KEEL_YAML_FINITE),
-    KEEL_YAML_ROW_SECTION(scale_sense),
-};
-
 // Scales whose reciprocal is a normal float32.
+#define SCALE_LEAST 1
+#define SCALE_MOST  0x1p64
 static const keel_yaml_field loss_scale_fields[] = {
     KEEL_YAML_ROW_ENUM(keel_loss_scale_config, type, loss_scale_names),
-    KEEL_YAML_ROW_DOUBLE(keel_loss_scale_config, loss_scale_value, 1, 0x1p64),
+    KEEL_YAML_ROW_DOUBLE(keel_loss_scale_config, loss_scale_value, SCALE_LEAST, SCALE_MOST),
     KEEL_YAML_ROW_DOUBLE(keel_loss_scale_config, scale_factor, 1.01, 0x1p16),
     KEEL_YAML_ROW_INT(keel_loss_scale_config, scale_window, 1, MANY),
+};
+
+#define WRAPPER_ROWS                                                                                                   \
+    KEEL_YAML_ROW_BOOL(keel_wrapper_config, use_clip_grad),                                                            \
+        KEEL_YAML_ROW_DOUBLE(keel_wrapper_config, max_grad_norm, KEEL_YAML_POSITIVE, KEEL_YAML_FINITE)
+static const keel_yaml_field wrapper_fields[] = {WRAPPER_ROWS, KEEL_YAML_ROW_SECTION(scale_sense)};
+static const keel_yaml_field wrapper_fields_fixed[] = {
+    // scale_sense: 1024
+    WRAPPER_ROWS,
+    {.key = "scale_sense",
+     .type = KEEL_YAML_DOUBLE,
+     .offset = offsetof(keel_wrapper_config, scale_sense.loss_scale_value),
+     .min = SCALE_LEAST,
+     .max = SCALE_MOST},
 };
 
 static const keel_yaml_field model_fields[] = {
@@ -235,8 +245,12 @@ static keel_status check_moe(const keel_yaml_node *root, keel_train_config *conf
 }
 
 static keel_status read_wrapper(const keel_yaml_node *node, keel_wrapper_config *wrapper) {
-    keel_status status = keel_yaml_read(node, wrapper_fields, COUNT(wrapper_fields), wrapper);
     const keel_yaml_node *scale = keel_yaml_get(node, "scale_sense");
+    if (keel_yaml_kind_of(scale) == KEEL_YAML_SCALAR) {
+        wrapper->scale_sense.type = KEEL_LOSS_SCALE_FIXED;
+        return keel_yaml_read(node, wrapper_fields_fixed, COUNT(wrapper_fields_fixed), wrapper);
+    }
+    keel_status status = keel_yaml_read(node, wrapper_fields, COUNT(wrapper_fields), wrapper);
     if (!status) status = keel_yaml_read(scale, loss_scale_fields, COUNT(loss_scale_fields), &wrapper->scale_sense);
     if (status || keel_yaml_kind_of(scale) == KEEL_YAML_NULL) return status;
     if (!keel_yaml_get(scale, "type"))

@@ -26,7 +26,7 @@ typedef enum keel_loss_scale_type {
     KEEL_LOSS_SCALE_DYNAMIC // DynamicLossScaleUpdateCell
 } keel_loss_scale_type;
 
-typedef struct keel_loss_scale_config { // runner_wrapper.scale_sense
+typedef struct keel_loss_scale_config { // runner_wrapper.scale_sense; a bare number: a fixed scale
     int type;                           // keel_loss_scale_type; none unless set
     double loss_scale_value;            // the first; 65536
     double scale_factor;                // dynamic: / on overflow, * after scale_window clean updates; 2

@@ -202,8 +202,9 @@ static void *wait_for_signal(void *set) {
 // Rank 0's view of the run: a progress bar, a line every so many steps, and every step exactly in OUTPUT_DIR/train.csv
 // (which keel report reads).
 typedef struct console_view {
-    FILE *csv;      // NULL: could not be opened
-    bool csv_scale; // it has a column of the loss scale
+    FILE *csv;         // NULL: could not be opened
+    bool csv_scale;    // it has a column of the loss scale
+    bool csv_overflow; // and one that says which steps were skipped because of it
     const char *output_dir;
     uint64_t interval;
     bool resume;
@@ -221,7 +222,7 @@ static void print_progress(void *context, const char *what, double done) {
 }
 
 static void open_csv(console_view *console, bool scaled) {
-    char path[4096], header[64] = "";
+    char path[4096], header[128] = "";
     snprintf(path, sizeof path, "%s/train.csv", console->output_dir);
     console->output_dir = NULL;
     console->csv = fopen(path, console->resume ? "a+" : "w+");
@@ -230,11 +231,12 @@ static void open_csv(console_view *console, bool scaled) {
         return;
     }
     rewind(console->csv);
-    if (fgets(header, sizeof header, console->csv))
-        scaled = strstr(header, "loss_scale") != NULL; // a resumed run's columns stay what they are
-    else
-        fprintf(console->csv, "step,loss,grad_norm,lr%s\n", scaled ? ",loss_scale" : "");
-    console->csv_scale = scaled;
+    if (!fgets(header, sizeof header, console->csv)) { // a resumed run's columns stay what they are
+        snprintf(header, sizeof header, "step,loss,grad_norm,lr%s\n", scaled ? ",loss_scale,overflow" : "");
+        fputs(header, console->csv);
+    }
+    console->csv_scale = strstr(header, "loss_scale") != NULL;
+    console->csv_overflow = strstr(header, "overflow") != NULL;
     (void)fseek(console->csv, 0, SEEK_END); // between reading and writing
 }
 
@@ -255,6 +257,7 @@ static void print_step(void *context, const keel_step *step, double loss, double
     if (console->csv) {
         fprintf(console->csv, "%llu,%.17g,%.17g,%.17g", (unsigned long long)step->step, loss, grad_norm, lr);
         if (console->csv_scale) fprintf(console->csv, ",%.17g", loss_scale > 0 ? loss_scale : 1);
+        if (console->csv_overflow) fprintf(console->csv, ",%d", (step->flags & KEEL_STEP_OVERFLOW) != 0);
         fputc('\n', console->csv);
         fflush(console->csv);
     }

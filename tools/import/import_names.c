@@ -114,6 +114,8 @@ static const keel_import_name common[] = {
     {"train_samples_loss_scale", KEEL_IMPORT_LOSS_SCALE},
     {"grad_scale", KEEL_IMPORT_LOSS_SCALE},
     {"amp_scale", KEEL_IMPORT_LOSS_SCALE},
+    {"overflow", KEEL_IMPORT_SKIPPED}, // 1 where the update was skipped because of the loss scale
+    {"skipped_iterations", KEEL_IMPORT_SKIPPED},
     {"perplexity", KEEL_IMPORT_PERPLEXITY},
     {"train_perplexity_step", KEEL_IMPORT_PERPLEXITY},
     {"train_perplexity", KEEL_IMPORT_PERPLEXITY},

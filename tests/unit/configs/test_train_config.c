@@ -211,6 +211,10 @@ static void test_precision(void **state) {
     assert_int_equal(c->wrapper.scale_sense.type, KEEL_LOSS_SCALE_FIXED);
     assert_true(c->wrapper.scale_sense.loss_scale_value == 65536);
     keel_train_config_free(c);
+    c = parse_with("runner_wrapper: {scale_sense: 1.28e2, max_grad_norm: 2}\n");
+    assert_int_equal(c->wrapper.scale_sense.type, KEEL_LOSS_SCALE_FIXED);
+    assert_true(c->wrapper.scale_sense.loss_scale_value == 128 && c->wrapper.max_grad_norm == 2);
+    keel_train_config_free(c);
     assert_model_refused("model_config: {compute_dtype: float8}\n",
                          "t.yaml:2:31: model_config.compute_dtype: unknown value 'float8'; nearest known: float32");
 }
@@ -287,8 +291,12 @@ static void test_refused(void **state) {
          "t.yaml:5:78: runner_wrapper.scale_sense.scale_window: only DynamicLossScaleUpdateCell changes its scale"},
         {"runner_wrapper: {scale_sense: {type: DynamicLossScaleUpdateCell, loss_scale_value: 0}}\n",
          "t.yaml:5:84: runner_wrapper.scale_sense.loss_scale_value: must be at least 1, found 0"},
-        {"runner_wrapper: {scale_sense: 128}\n",
-         "t.yaml:5:31: runner_wrapper.scale_sense: expected a mapping, found '128'"},
+        {"runner_wrapper: {scale_sense: 0.5}\n",
+         "t.yaml:5:31: runner_wrapper.scale_sense: must be at least 1, found 0.5"},
+        {"runner_wrapper: {scale_sense: dynamic}\n",
+         "t.yaml:5:31: runner_wrapper.scale_sense: expected a number, found 'dynamic'"},
+        {"runner_wrapper: {scale_sense: 128, use_clipping: true}\n",
+         "t.yaml:5:36: runner_wrapper.use_clipping: unknown key; nearest known: use_clip_grad"},
         {"parallel_config: {grad_reduce_dtype: half}\n",
          "t.yaml:5:38: parallel_config.grad_reduce_dtype: unknown value 'half'; nearest known: float32"},
         {"optimizer: {type: Adam}\n", "t.yaml:5:19: optimizer.type: unknown value 'Adam'; nearest known: AdamW"},
