@@ -8,7 +8,8 @@
 
 #include "train/model/model.h"
 
-enum { PLAIN_ROWS = 96, PLAIN_WIDTH = 512 }; // at most: positions of a sequence, widths and vocabulary
+// At most: positions of a sequence; widths and vocabulary; experts; layers.
+enum { PLAIN_ROWS = 96, PLAIN_WIDTH = 512, PLAIN_EXPERTS = 8, PLAIN_LAYERS = 4 };
 
 typedef struct plain_model {
     const keel_model_config *config;
@@ -17,8 +18,14 @@ typedef struct plain_model {
     size_t c, d, heads, kv, f, v, t;
     size_t e; // of qkv
     size_t u; // of what the activation function takes
+    size_t experts, chosen;
     bool gpt2;
 } plain_model;
+
+// Of a layer and a micro-batch.
+typedef struct plain_routing {
+    double load[PLAIN_EXPERTS], probability[PLAIN_EXPERTS], z, tokens; // sums over tokens
+} plain_routing;
 
 static inline plain_model plain_of(const keel_model_config *config, const keel_model *model, const double *w) {
     plain_model m = {.config = config, .model = model, .w = w, .gpt2 = config->model_type == KEEL_MODEL_GPT2};
@@ -31,6 +38,8 @@ static inline plain_model plain_of(const keel_model_config *config, const keel_m
     m.t = (size_t)config->seq_length;
     m.e = (m.heads + 2 * m.kv) * m.d;
     m.u = m.gpt2 ? m.f : 2 * m.f;
+    m.experts = config->moe.expert_num > 1 ? (size_t)config->moe.expert_num : 0;
+    m.chosen = (size_t)config->moe.num_experts_chosen;
     return m;
 }
 
@@ -133,6 +142,58 @@ static inline const double *plain_head(const plain_model *m) {
     return plain_outer(m, m->config->tie_word_embeddings ? "embedding.weight" : "head.weight");
 }
 
+// A token's K experts of greatest probability, their weights, and what the losses of routing need.
+static inline void plain_route(const plain_model *m, const double *x, const double *router, size_t *chosen,
+                               double *weights, plain_routing *routing) {
+    double p[PLAIN_EXPERTS] = {0}, total = 0, sum = 0;
+    plain_linear(m, p, x, m->c, m->experts, router, NULL);
+    for (size_t e = 0; e < m->experts; e++) total += p[e] = exp(p[e]);
+    for (size_t e = 0; e < m->experts; e++) routing->probability[e] += p[e] /= total;
+    routing->z += log(total) * log(total);
+    routing->tokens++;
+    for (size_t j = 0; j < m->chosen; j++) {
+        size_t best = m->experts;
+        for (size_t e = 0; e < m->experts; e++) {
+            bool taken = false;
+            for (size_t i = 0; i < j; i++) taken |= chosen[i] == e;
+            if (!taken && (best == m->experts || p[e] > p[best])) best = e;
+        }
+        chosen[j] = best;
+        routing->load[best]++;
+        sum += weights[j] = p[best];
+    }
+    for (size_t j = 0; j < m->chosen && m->config->moe.norm_topk_prob; j++) weights[j] /= sum;
+}
+
+// Y [T, C] of a sequence's X [T, C]: a SwiGLU of each expert, [2 F, C] and [C, F] one after another.
+static inline void plain_mixture(const plain_model *m, double *y, const double *x, const double *router,
+                                 const double *gate_up, const double *down, plain_routing *routing) {
+    const keel_moe_config *moe = &m->config->moe;
+    const double room = ceil(moe->capacity_factor * (double)(m->chosen * m->t) / (double)m->experts);
+    size_t chosen[PLAIN_ROWS][PLAIN_EXPERTS];
+    double weights[PLAIN_ROWS][PLAIN_EXPERTS], used[PLAIN_EXPERTS] = {0};
+    double up[PLAIN_WIDTH] = {0}, act[PLAIN_WIDTH], out[PLAIN_WIDTH];
+    memset(y, 0, m->t * m->c * sizeof *y);
+    for (size_t t = 0; t < m->t; t++) plain_route(m, x + t * m->c, router, chosen[t], weights[t], routing);
+    for (size_t j = 0; j < m->chosen; j++) // first choices before second ones
+        for (size_t t = 0; t < m->t; t++) {
+            const size_t e = chosen[t][j];
+            if (moe->capacity_factor > 0 && used[e]++ >= room) continue;
+            plain_linear(m, up, x + t * m->c, m->c, m->u, gate_up + e * m->u * m->c, NULL);
+            plain_activate(m, act, up);
+            plain_linear(m, out, act, m->f, m->c, down + e * m->c * m->f, NULL);
+            for (size_t i = 0; i < m->c; i++) y[t * m->c + i] += weights[t][j] * out[i];
+        }
+}
+
+// What a layer's routing adds to the sum of losses over tokens.
+static inline double plain_routing_loss(const plain_model *m, const plain_routing *routing) {
+    double balance = 0;
+    for (size_t e = 0; e < m->experts; e++)
+        balance += routing->load[e] / (routing->tokens * (double)m->chosen) * routing->probability[e];
+    return m->config->moe.aux_loss_factor * (double)m->experts * balance + m->config->moe.z_loss_factor * routing->z;
+}
+
 static inline void plain_mlp(const plain_model *m, double *y, const double *x, size_t layer) {
     double up[PLAIN_WIDTH] = {0}, act[PLAIN_WIDTH];
     const char *name = m->gpt2 ? "mlp.up.weight" : "mlp.gate_up.weight";
@@ -142,9 +203,20 @@ static inline void plain_mlp(const plain_model *m, double *y, const double *x, s
                  plain_inner(m, layer, "mlp.down.bias"));
 }
 
-// Sum of cross entropy of TOKENS [T + 1].
-static inline double plain_sequence_loss(const plain_model *m, const uint32_t *tokens) {
+// Y [T, C] of X [T, C], whatever the layer has.
+static inline void plain_feed_forward(const plain_model *m, double *y, const double *x, size_t layer,
+                                      plain_routing *routing) {
+    if (m->experts)
+        plain_mixture(m, y, x, plain_inner(m, layer, "mlp.router.weight"),
+                      plain_inner(m, layer, "mlp.experts.gate_up.weight"),
+                      plain_inner(m, layer, "mlp.experts.down.weight"), routing);
+    for (size_t t = 0; t < m->t && !m->experts; t++) plain_mlp(m, y + t * m->c, x + t * m->c, layer);
+}
+
+// Sum of cross entropy of TOKENS [T + 1]. Adds to ROUTING [layers].
+static inline double plain_sequence_loss(const plain_model *m, const uint32_t *tokens, plain_routing *routing) {
     static double x[PLAIN_ROWS * PLAIN_WIDTH], qkv[PLAIN_ROWS * PLAIN_WIDTH], core[PLAIN_ROWS * PLAIN_WIDTH];
+    static double normed[PLAIN_ROWS * PLAIN_WIDTH], fed[PLAIN_ROWS * PLAIN_WIDTH];
     double n[PLAIN_WIDTH], y[PLAIN_WIDTH], logits[PLAIN_WIDTH], loss = 0;
     size_t c = m->c;
     for (size_t t = 0; t < m->t; t++)
@@ -160,10 +232,11 @@ static inline double plain_sequence_loss(const plain_model *m, const uint32_t *t
             plain_linear(m, y, core + t * c, c, c, plain_inner(m, l, "attention.out.weight"),
                          plain_inner(m, l, "attention.out.bias"));
             for (size_t i = 0; i < c; i++) x[t * c + i] += y[i];
-            plain_norm(m, n, x + t * c, plain_inner(m, l, "norm2.weight"), plain_inner(m, l, "norm2.bias"));
-            plain_mlp(m, y, n, l);
-            for (size_t i = 0; i < c; i++) x[t * c + i] += y[i];
+            plain_norm(m, normed + t * c, x + t * c, plain_inner(m, l, "norm2.weight"),
+                       plain_inner(m, l, "norm2.bias"));
         }
+        plain_feed_forward(m, fed, normed, l, &routing[l]);
+        for (size_t i = 0; i < m->t * c; i++) x[i] += fed[i];
     }
     for (size_t t = 0; t < m->t; t++) {
         plain_norm(m, n, x + t * c, plain_outer(m, "final_norm.weight"), plain_outer(m, "final_norm.bias"));
@@ -173,9 +246,14 @@ static inline double plain_sequence_loss(const plain_model *m, const uint32_t *t
     return loss;
 }
 
-static inline double plain_batch_loss(const plain_model *m, const uint32_t *tokens, size_t batch) {
+// Sums over the tokens of a micro-batch; *ROUTED, unless NULL: what the losses of routing add.
+static inline double plain_batch_loss(const plain_model *m, const uint32_t *tokens, size_t batch, double *routed) {
+    plain_routing routing[PLAIN_LAYERS] = {0};
     double loss = 0;
-    for (size_t b = 0; b < batch; b++) loss += plain_sequence_loss(m, tokens + b * (m->t + 1));
+    for (size_t b = 0; b < batch; b++) loss += plain_sequence_loss(m, tokens + b * (m->t + 1), routing);
+    if (routed) *routed = 0;
+    for (size_t l = 0; l < (size_t)m->config->num_layers && routed && m->experts; l++)
+        *routed += plain_routing_loss(m, &routing[l]);
     return loss;
 }
 

@@ -110,7 +110,7 @@ static void open_checked(const char *label, const keel_model_config *config, siz
     assert_int_equal(keel_model_forward(r->model, c->tokens, scale, r->grad, &loss), KEEL_OK);
     assert_int_equal(keel_model_backward(r->model, NULL, NULL), KEEL_OK);
     keel_step_end(r->probe, &(keel_step){.step = 1});
-    const double expected = plain_batch_loss(&c->plain, c->tokens, batch);
+    const double expected = plain_batch_loss(&c->plain, c->tokens, batch, NULL);
     if (!(fabs(loss - expected) <= module_bound * expected))
         fail_msg("%s: loss %.9g, expected %.9g", label, loss, expected);
 }
@@ -188,89 +188,137 @@ static void add_slopes(const checked *c, const char *name, value_at *value, void
 
 // ---- the modules ----
 
-// Y [N, out] of X [N, in].
-typedef void forward(const checked *c, double *y, const double *x, const double *weight, const double *bias, size_t in,
-                     size_t out);
+enum { MATRICES = 3 };
 
-static void forward_embedding(const checked *c, double *y, const double *x, const double *weight, const double *bias,
-                              size_t in, size_t out) {
+// Y [N, out] of X [N, in] and W, the module's parameters. Returns what the module adds to the loss by itself.
+typedef double forward(const checked *c, double *y, const double *x, double *const w[MATRICES], size_t in, size_t out);
+
+static double forward_embedding(const checked *c, double *y, const double *x, double *const w[MATRICES], size_t in,
+                                size_t out) {
     (void)x, (void)in;
     const plain_model *m = &c->plain;
     for (size_t row = 0; row < c->rows; row++)
-        plain_embed(m, y + row * out, c->tokens[row / m->t * (m->t + 1) + row % m->t], row % m->t, weight, bias);
+        plain_embed(m, y + row * out, c->tokens[row / m->t * (m->t + 1) + row % m->t], row % m->t, w[0], w[1]);
+    return 0;
 }
 
-static void forward_norm(const checked *c, double *y, const double *x, const double *weight, const double *bias,
-                         size_t in, size_t out) {
-    for (size_t row = 0; row < c->rows; row++) plain_norm(&c->plain, y + row * out, x + row * in, weight, bias);
+static double forward_norm(const checked *c, double *y, const double *x, double *const w[MATRICES], size_t in,
+                           size_t out) {
+    for (size_t row = 0; row < c->rows; row++) plain_norm(&c->plain, y + row * out, x + row * in, w[0], w[1]);
+    return 0;
 }
 
-static void forward_linear(const checked *c, double *y, const double *x, const double *weight, const double *bias,
-                           size_t in, size_t out) {
+static double forward_linear(const checked *c, double *y, const double *x, double *const w[MATRICES], size_t in,
+                             size_t out) {
     for (size_t row = 0; row < c->rows; row++)
-        plain_linear(&c->plain, y + row * out, x + row * in, in, out, weight, bias);
+        plain_linear(&c->plain, y + row * out, x + row * in, in, out, w[0], w[1]);
+    return 0;
 }
 
-static void forward_attention(const checked *c, double *y, const double *x, const double *weight, const double *bias,
-                              size_t in, size_t out) {
-    (void)weight, (void)bias;
+static double forward_attention(const checked *c, double *y, const double *x, double *const w[MATRICES], size_t in,
+                                size_t out) {
+    (void)w;
     for (size_t b = 0; b < c->batch; b++) plain_attend(&c->plain, y + b * c->plain.t * out, x + b * c->plain.t * in);
+    return 0;
 }
 
-static void forward_activation(const checked *c, double *y, const double *x, const double *weight, const double *bias,
-                               size_t in, size_t out) {
-    (void)weight, (void)bias;
+static double forward_activation(const checked *c, double *y, const double *x, double *const w[MATRICES], size_t in,
+                                 size_t out) {
+    (void)w;
     for (size_t row = 0; row < c->rows; row++) plain_activate(&c->plain, y + row * out, x + row * in);
+    return 0;
 }
 
-static void forward_head(const checked *c, double *y, const double *x, const double *weight, const double *bias,
-                         size_t in, size_t out) {
-    (void)bias;
-    for (size_t row = 0; row < c->rows; row++) plain_logits(&c->plain, y + row * out, x + row * in, weight);
+static double forward_mixture(const checked *c, double *y, const double *x, double *const w[MATRICES], size_t in,
+                              size_t out) {
+    const plain_model *m = &c->plain;
+    plain_routing routing = {0};
+    for (size_t b = 0; b < c->batch; b++)
+        plain_mixture(m, y + b * m->t * out, x + b * m->t * in, w[0], w[1], w[2], &routing);
+    return plain_routing_loss(m, &routing);
 }
 
-static void forward_loss(const checked *c, double *y, const double *x, const double *weight, const double *bias,
-                         size_t in, size_t out) {
-    (void)weight, (void)bias, (void)out;
+static double forward_head(const checked *c, double *y, const double *x, double *const w[MATRICES], size_t in,
+                           size_t out) {
+    for (size_t row = 0; row < c->rows; row++) plain_logits(&c->plain, y + row * out, x + row * in, w[0]);
+    return 0;
+}
+
+static double forward_loss(const checked *c, double *y, const double *x, double *const w[MATRICES], size_t in,
+                           size_t out) {
+    (void)w, (void)out;
     const plain_model *m = &c->plain;
     for (size_t row = 0; row < c->rows; row++)
         y[row] = plain_cross_entropy(m, x + row * in, c->tokens[row / m->t * (m->t + 1) + row % m->t + 1]);
+    return 0;
 }
 
 // Names: * is "layers.L", < what comes into that layer, ^ "up" or "gate_up".
 typedef struct module_row {
     const char *name; // the site of what it gives
     forward *forward;
-    const char *grad;          // the site whose activation_grad is by what it gives
-    const char *from;          // the site of what it takes, the tokens where NULL
-    const char *joined;        // what is added to that first
-    const char *from_grad;     // the site whose activation_grad is by what it takes
-    const char *past;          // the site whose activation_grad reaches what it takes past this module
-    const char *weight, *bias; // parameters, or NULL
+    const char *grad;              // the site whose activation_grad is by what it gives
+    const char *from;              // the site of what it takes, the tokens where NULL
+    const char *joined;            // what is added to that first
+    const char *from_grad;         // the site whose activation_grad is by what it takes
+    const char *past;              // the site whose activation_grad reaches what it takes past this module
+    const char *weights[MATRICES]; // the parameters it has; what a kind of model lacks is skipped, but never the first
 } module_row;
 
-static const module_row first = {"embedding", forward_embedding,  "embedding",      NULL, NULL, NULL,
-                                 NULL,        "embedding.weight", "position.weight"};
-static const module_row of_layer[] = {
-    {"*.norm1", forward_norm, "*.norm1", "<", NULL, "<", "*.attention.out", "*.norm1.weight", "*.norm1.bias"},
-    {"*.attention.qkv", forward_linear, "*.attention.qkv", "*.norm1", NULL, "*.norm1", NULL, "*.attention.qkv.weight",
-     "*.attention.qkv.bias"},
-    {"*.attention.core", forward_attention, "*.attention.core", "*.attention.qkv", NULL, "*.attention.qkv", NULL, NULL,
-     NULL},
-    {"*.attention.out", forward_linear, "*.attention.out", "*.attention.core", NULL, "*.attention.core", NULL,
-     "*.attention.out.weight", "*.attention.out.bias"},
-    {"*.norm2", forward_norm, "*.norm2", "<", "*.attention.out", "*.attention.out", "*", "*.norm2.weight",
-     "*.norm2.bias"},
-    {"*.mlp.^", forward_linear, "*.mlp.^", "*.norm2", NULL, "*.norm2", NULL, "*.mlp.^.weight", "*.mlp.^.bias"},
-    {"*.mlp.act", forward_activation, "*.mlp.act", "*.mlp.^", NULL, "*.mlp.^", NULL, NULL, NULL},
-    // By the branch and by the stream it joins the gradient is the same: where both are asked it is shown once.
-    {"*.mlp.down", forward_linear, "*", "*.mlp.act", NULL, "*.mlp.act", NULL, "*.mlp.down.weight", "*.mlp.down.bias"},
+static const module_row first = {.name = "embedding",
+                                 .forward = forward_embedding,
+                                 .grad = "embedding",
+                                 .weights = {"embedding.weight", "position.weight"}};
+static const module_row attention_half[] = {
+    {"*.norm1", forward_norm, "*.norm1", "<", NULL, "<", "*.attention.out", {"*.norm1.weight", "*.norm1.bias"}},
+    {"*.attention.qkv",
+     forward_linear,
+     "*.attention.qkv",
+     "*.norm1",
+     NULL,
+     "*.norm1",
+     NULL,
+     {"*.attention.qkv.weight", "*.attention.qkv.bias"}},
+    {"*.attention.core", forward_attention, "*.attention.core", "*.attention.qkv", NULL, "*.attention.qkv", NULL, {0}},
+    {"*.attention.out",
+     forward_linear,
+     "*.attention.out",
+     "*.attention.core",
+     NULL,
+     "*.attention.core",
+     NULL,
+     {"*.attention.out.weight", "*.attention.out.bias"}},
+    {"*.norm2",
+     forward_norm,
+     "*.norm2",
+     "<",
+     "*.attention.out",
+     "*.attention.out",
+     "*",
+     {"*.norm2.weight", "*.norm2.bias"}},
+};
+// By the branch and by the stream it joins the gradient is the same: where both are asked it is shown once, at *.
+static const module_row dense_half[] = {
+    {"*.mlp.^", forward_linear, "*.mlp.^", "*.norm2", NULL, "*.norm2", NULL, {"*.mlp.^.weight", "*.mlp.^.bias"}},
+    {"*.mlp.act", forward_activation, "*.mlp.act", "*.mlp.^", NULL, "*.mlp.^", NULL, {0}},
+    {"*.mlp.down", forward_linear, "*", "*.mlp.act", NULL, "*.mlp.act", NULL, {"*.mlp.down.weight", "*.mlp.down.bias"}},
+};
+static const module_row mixture_half[] = {
+    {"*.mlp",
+     forward_mixture,
+     "*",
+     "*.norm2",
+     NULL,
+     "*.norm2",
+     NULL,
+     {"*.mlp.router.weight", "*.mlp.experts.gate_up.weight", "*.mlp.experts.down.weight"}},
 };
 static const module_row last[] = {
-    {"final_norm", forward_norm, "final_norm", "<", NULL, "<", NULL, "final_norm.weight", "final_norm.bias"},
-    {"head", forward_head, "head", "final_norm", NULL, "final_norm", NULL, "head.weight", NULL},
-    {NULL, forward_loss, NULL, "head", NULL, "head", NULL, NULL, NULL},
+    {"final_norm", forward_norm, "final_norm", "<", NULL, "<", NULL, {"final_norm.weight", "final_norm.bias"}},
+    {"head", forward_head, "head", "final_norm", NULL, "final_norm", NULL, {"head.weight"}},
+    {NULL, forward_loss, NULL, "head", NULL, "head", NULL, {0}},
 };
+#define COUNT(rows) (sizeof(rows) / sizeof *(rows))
 
 // A pattern's name in LAYER; for what follows the layers LAYER is their number.
 static const char *name_of(const checked *c, const char *pattern, size_t layer, char name[KEEL_SITE_NAME_BYTES]) {
@@ -296,14 +344,13 @@ typedef struct pass { // of one module
     const module_row *module;
     size_t in, out;
     double *x, *y, *dy;
-    double *weight, *bias; // in the flat weights
+    double *w[MATRICES]; // in the flat weights
 } pass;
 
-// Sum of DY times what the module gives.
+// Sum of DY times what the module gives, and its own part of the loss.
 static double pass_value(void *context) {
     pass *p = context;
-    double sum = 0;
-    p->module->forward(p->c, p->y, p->x, p->weight, p->bias, p->in, p->out);
+    double sum = scale * p->module->forward(p->c, p->y, p->x, p->w, p->in, p->out);
     for (size_t i = 0; i < p->c->rows * p->out; i++) sum += p->dy[i] * p->y[i];
     return sum;
 }
@@ -329,10 +376,13 @@ static void check_module(checked *c, const module_row *module, size_t layer) {
     char name_text[KEEL_SITE_NAME_BYTES], text[KEEL_SITE_NAME_BYTES];
     const char *name = name_of(c, module->name, layer, name_text);
     if (!name) name = "loss";
-    const keel_param *weight = param_of(c, name_of(c, module->weight, layer, text));
-    const keel_param *bias = param_of(c, name_of(c, module->bias, layer, text));
-    assert_true(weight || !module->weight);
     pass p = {.c = c, .module = module};
+    const keel_param *params[MATRICES];
+    for (size_t k = 0; k < MATRICES; k++) {
+        params[k] = param_of(c, name_of(c, module->weights[k], layer, text));
+        if (params[k]) p.w[k] = c->w + params[k]->offset;
+    }
+    assert_true(params[0] || !module->weights[0]);
     if (module->from) {
         const view *from = view_of(c, name_of(c, module->from, layer, text), KEEL_ACTIVATION);
         p.x = copy_of(from);
@@ -355,8 +405,6 @@ static void check_module(checked *c, const module_row *module, size_t layer) {
     }
     p.y = calloc(c->rows * p.out, sizeof *p.y);
     assert_non_null(p.y);
-    if (weight) p.weight = c->w + weight->offset;
-    if (bias) p.bias = c->w + bias->offset;
 
     pass_value(&p);
     compare(c, "forward", name, given, p.y, c->rows * p.out, module_bound);
@@ -370,8 +418,8 @@ static void check_module(checked *c, const module_row *module, size_t layer) {
         compare(c, "gradient by its input", name, got->data, dx, n, module_bound);
         free(dx);
     }
-    if (weight) add_slopes(c, name, pass_value, &p, p.weight, weight->numel, c->dw + weight->offset);
-    if (bias) add_slopes(c, name, pass_value, &p, p.bias, bias->numel, c->dw + bias->offset);
+    for (size_t k = 0; k < MATRICES; k++)
+        if (params[k]) add_slopes(c, name, pass_value, &p, p.w[k], params[k]->numel, c->dw + params[k]->offset);
     free(p.x);
     free(p.y);
     free(p.dy);
@@ -382,7 +430,7 @@ static void check_stream(const checked *c, size_t layer) {
     char text[KEEL_SITE_NAME_BYTES];
     double *stream = copy_of(view_of(c, name_of(c, "<", layer, text), KEEL_ACTIVATION));
     add_view(stream, view_of(c, name_of(c, "*.attention.out", layer, text), KEEL_ACTIVATION));
-    add_view(stream, view_of(c, name_of(c, "*.mlp.down", layer, text), KEEL_ACTIVATION));
+    add_view(stream, view_of(c, name_of(c, c->plain.experts ? "*.mlp" : "*.mlp.down", layer, text), KEEL_ACTIVATION));
     const view *got = view_of(c, name_of(c, "*", layer, text), KEEL_ACTIVATION);
     compare(c, "forward", text, got->data, stream, got->n, module_bound);
     free(stream);
@@ -401,19 +449,24 @@ static void check_modules(const char *label, const keel_model_config *config, si
     checked c;
     open_checked(label, config, batch, &c);
     const size_t layers = (size_t)config->num_layers;
+    const bool mixture = c.plain.experts > 0;
     check_module(&c, &first, 0);
     for (size_t l = 0; l < layers; l++) {
-        for (size_t k = 0; k < sizeof of_layer / sizeof *of_layer; k++) check_module(&c, &of_layer[k], l);
+        for (size_t k = 0; k < COUNT(attention_half); k++) check_module(&c, &attention_half[k], l);
+        for (size_t k = 0; k < COUNT(dense_half) && !mixture; k++) check_module(&c, &dense_half[k], l);
+        for (size_t k = 0; k < COUNT(mixture_half) && mixture; k++) check_module(&c, &mixture_half[k], l);
         check_stream(&c, l);
     }
-    for (size_t k = 0; k < sizeof last / sizeof *last; k++) check_module(&c, &last[k], layers);
+    for (size_t k = 0; k < COUNT(last); k++) check_module(&c, &last[k], layers);
     compare_parameters(&c, module_bound);
     close_checked(&c);
 }
 
 static double model_value(void *context) {
     const checked *c = context;
-    return scale * plain_batch_loss(&c->plain, c->tokens, c->batch);
+    double routed;
+    const double loss = plain_batch_loss(&c->plain, c->tokens, c->batch, &routed);
+    return scale * (loss + routed);
 }
 
 // Every parameter of the whole model.
@@ -457,6 +510,19 @@ static const keel_model_config llama = {
     .initializer_range = 0.1,
 };
 
+static keel_model_config with_experts(double capacity_factor, bool norm_topk_prob) {
+    keel_model_config config = llama;
+    config.moe = (keel_moe_config){.expert_num = 5,
+                                   .num_experts_chosen = 2,
+                                   .capacity_factor = capacity_factor,
+                                   .aux_loss_factor = 0.3,
+                                   .z_loss_factor = 0.1,
+                                   .norm_topk_prob = norm_topk_prob,
+                                   .use_gmm = true,
+                                   .use_fused_ops_permute = true};
+    return config;
+}
+
 static keel_model_config untied(keel_model_config config, bool tied) {
     config.tie_word_embeddings = tied;
     return config;
@@ -476,10 +542,19 @@ static keel_model_config several_tiles(keel_model_config config) {
 static void test_modules(void **state) {
     (void)state;
     const keel_model_config gpt2_untied = untied(gpt2, false), llama_tied = untied(llama, true);
-    check_modules("gpt2", &gpt2, 3);
-    check_modules("gpt2 untied", &gpt2_untied, 2);
-    check_modules("llama", &llama, 3);
-    check_modules("llama tied", &llama_tied, 2);
+    check_modules("gpt2", &gpt2, 2);
+    check_modules("gpt2 untied", &gpt2_untied, 1);
+    check_modules("llama", &llama, 2);
+    check_modules("llama tied", &llama_tied, 1);
+}
+
+static void test_experts(void **state) {
+    (void)state;
+    const keel_model_config dropless = with_experts(0, true), capacity = with_experts(0.8, false);
+    check_modules("experts", &dropless, 2);
+    check_modules("experts with a capacity", &capacity, 2);
+    check_model("experts", &dropless, 1);
+    check_model("experts with a capacity", &capacity, 1);
 }
 
 static void test_tiles(void **state) {
@@ -503,6 +578,7 @@ int main(void) {
         cmocka_unit_test(test_modules),
         cmocka_unit_test(test_tiles),
         cmocka_unit_test(test_models),
+        cmocka_unit_test(test_experts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -32,7 +32,7 @@ static void check_config(const char *label, const keel_model_config *config, siz
     const plain_model m = plain_of(config, r.model, w);
     const double scale = 0.25;
 
-    double loss, expected = plain_batch_loss(&m, tokens, batch);
+    double loss, expected = plain_batch_loss(&m, tokens, batch, NULL);
     assert_int_equal(keel_model_forward(r.model, tokens, 1, NULL, &loss), KEEL_OK);
     if (fabs(loss - expected) > 1e-5 * expected) fail_msg("%s: loss %.9g, expected %.9g", label, loss, expected);
     // What is not written stays NaN.
@@ -56,9 +56,9 @@ static void check_config(const char *label, const keel_model_config *config, siz
                 params[p].offset + (size_t)((double)params[p].numel * (0.5 + 0.5 * (double)random_float(&state)));
             double before = w[i], h = 1e-4;
             w[i] = before + h;
-            double above = plain_batch_loss(&m, tokens, batch);
+            double above = plain_batch_loss(&m, tokens, batch, NULL);
             w[i] = before - h;
-            double below = plain_batch_loss(&m, tokens, batch);
+            double below = plain_batch_loss(&m, tokens, batch, NULL);
             w[i] = before;
             double slope = scale * (above - below) / (2 * h);
             if (fabs(slope - (double)r.grad[i]) > 2e-4 * (sqrt(square) + fabs(slope)) + 2e-6)
