@@ -126,6 +126,8 @@ static const keel_yaml_field parallel_fields[] = {
     KEEL_YAML_ROW_INT(keel_parallel_config, data_parallel, 0, 1 << 20),
     KEEL_YAML_ROW_INT(keel_parallel_config, model_parallel, 1, 1 << 20),
     KEEL_YAML_ROW_INT(keel_parallel_config, pipeline_stage, 1, 1 << 20),
+    KEEL_YAML_ROW_INT(keel_parallel_config, micro_batch_num, 1, 1 << 20),
+    KEEL_YAML_ROW_SECTION(pipeline_layers),
     KEEL_YAML_ROW_INT(keel_parallel_config, expert_parallel, 1, 1 << 20),
     KEEL_YAML_ROW_INT(keel_parallel_config, bucket_bytes, 4, 1 << 30),
     KEEL_YAML_ROW_BOOL(keel_parallel_config, enable_parallel_optimizer),
@@ -367,6 +369,12 @@ static keel_status read_all(const keel_yaml_node *root, keel_train_config *confi
         status = keel_yaml_fail_kind(keel_yaml_get(keel_yaml_get(root, "runner_config"), "output_dir"), "a folder");
     if (!status) status = check_model(keel_yaml_get(root, "model_config"), &config->model);
     if (!status) status = check_moe(root, config);
+    if (!status)
+        status = keel_pipeline_layers_read(keel_yaml_get(root, "parallel_config"), config->parallel.pipeline_stage,
+                                           config->model.num_layers, &config->parallel.pipeline_layers);
+    if (!status)
+        status = keel_recompute_config_read(keel_yaml_get(root, "recompute_config"), config->model.num_layers,
+                                            &config->recompute);
     if (!status) status = check_lr(keel_yaml_get(root, "lr_schedule"), config->runner.steps, &config->lr);
     return status;
 }
@@ -399,7 +407,11 @@ static keel_status read_document(keel_yaml *doc, keel_train_config **config) {
                           .use_fused_ops_permute = true}},
         .optimizer = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1},
         .lr = {.type = KEEL_LR_COSINE, .total_steps = UNSET},
-        .parallel = {.model_parallel = 1, .pipeline_stage = 1, .expert_parallel = 1, .bucket_bytes = 4 << 20},
+        .parallel = {.model_parallel = 1,
+                     .pipeline_stage = 1,
+                     .micro_batch_num = 1,
+                     .expert_parallel = 1,
+                     .bucket_bytes = 4 << 20},
         .dataset = {.shard_tokens = 1 << 20, .shuffle = true},
         .checkpoint = {.keep = 3, .keep_healthy = 3},
     };
@@ -438,6 +450,8 @@ void keel_train_config_free(keel_train_config *config) {
     if (!config) return;
     free(config->runner.output_dir);
     free(config->model.checkpoint_name_or_path);
+    free(config->parallel.pipeline_layers);
+    keel_recompute_config_free(&config->recompute);
     for (size_t i = 0; i < config->optimizer.group_count; i++) free(config->optimizer.groups[i].params);
     free(config->optimizer.groups);
     keel_yaml_free_strings(config->dataset.text);

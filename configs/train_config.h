@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "configs/fault_config.h"
+#include "configs/layer_config.h"
 #include "configs/yaml.h"
 
 typedef struct keel_runner_config { // runner_config
@@ -120,6 +121,8 @@ typedef struct keel_parallel_config { // parallel_config
     int64_t data_parallel;            // 0: all ranks
     int64_t model_parallel;           // tensor parallel ranks; 1
     int64_t pipeline_stage;           // 1
+    int64_t micro_batch_num;          // micro-batches of a step with several stages; 1
+    int64_t *pipeline_layers;         // [pipeline_stage] layers of each; NULL: as even as may be
     int64_t expert_parallel;          // divides data_parallel; 1
     int64_t bucket_bytes;             // gradient bucket; 4 MiB
     bool enable_parallel_optimizer;   // optimizer states and update shared out over the data-parallel ranks; false
@@ -149,6 +152,7 @@ typedef struct keel_train_config {
     keel_optimizer_config optimizer;
     keel_lr_config lr;
     keel_parallel_config parallel;
+    keel_recompute_config recompute;
     keel_dataset_config dataset;
     keel_checkpoint_config checkpoint;
     keel_fault_config *faults; // for experiments and tests
@@ -161,8 +165,8 @@ typedef struct keel_train_config {
 #define KEEL_TRAIN_SECTION_ROWS                                                                                        \
     KEEL_YAML_ROW_SECTION(runner_config), KEEL_YAML_ROW_SECTION(runner_wrapper), KEEL_YAML_ROW_SECTION(model_config),  \
         KEEL_YAML_ROW_SECTION(moe_config), KEEL_YAML_ROW_SECTION(optimizer), KEEL_YAML_ROW_SECTION(lr_schedule),       \
-        KEEL_YAML_ROW_SECTION(parallel_config), KEEL_YAML_ROW_SECTION(train_dataset), KEEL_YAML_ROW_SECTION(callback), \
-        KEEL_YAML_ROW_SECTION(faults)
+        KEEL_YAML_ROW_SECTION(parallel_config), KEEL_YAML_ROW_SECTION(recompute_config),                               \
+        KEEL_YAML_ROW_SECTION(train_dataset), KEEL_YAML_ROW_SECTION(callback), KEEL_YAML_ROW_SECTION(faults)
 
 // Loads, applies OVERRIDES ("key.path=value"), checks every range and how the values fit together (heads divide
 // hidden_size, ...).
@@ -171,5 +175,11 @@ keel_status keel_train_config_load(const char *path, const char *const *override
 keel_status keel_train_config_parse(const char *name, const char *text, size_t size,
                                     keel_train_config **config); // for tests
 void keel_train_config_free(keel_train_config *config);
+
+// Micro-batches of a step on each data-parallel rank: those of the pipeline, or of gradient accumulation without one.
+static inline size_t keel_train_micro_batches(const keel_train_config *config) {
+    return (size_t)(config->parallel.pipeline_stage > 1 ? config->parallel.micro_batch_num
+                                                        : config->runner.gradient_accumulation_steps);
+}
 
 #endif

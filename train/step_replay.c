@@ -1,5 +1,6 @@
 #include "train/step_replay.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,36 +40,40 @@ typedef struct replayer {
     uint64_t position;      // of the loader before the step
 } replayer;
 
+typedef struct shard_batches {
+    keel_loader loader;
+    keel_faults data;
+    uint64_t step;
+} shard_batches;
+
+// A keel_next_batch.
+static keel_status next_batch(void *context, size_t micro, uint32_t *tokens) {
+    shard_batches *b = context;
+    const keel_status status = keel_loader_next(&b->loader, tokens);
+    if (!status) keel_faults_spoil_batch(&b->data, b->step, micro, tokens);
+    return status;
+}
+
 // SHARD of the batch at POSITION on this rank, as in step STEP: data goes with the shard, the machine is this one. The
-// loss is not scaled: an overflow that a lower scale mends is no fault of a batch.
+// loss is not scaled: an overflow that a lower scale mends is no fault of a batch. VALUE: this rank's share of the
+// loss, and of the square of the gradient's norm.
 static keel_status compute(const replayer *r, uint64_t step, uint64_t position, uint32_t shard, double *value) {
     keel_trainer *trainer = r->trainer;
-    const keel_runner_config *runner = &trainer->config->runner;
-    const size_t accumulation = (size_t)runner->gradient_accumulation_steps;
-    const double tokens = (double)(runner->batch_size * trainer->config->model.seq_length) * (double)accumulation;
-    keel_loader loader = trainer->loader;
-    loader.position = position;
-    loader.plan.dp_rank = shard;
-    keel_faults data = trainer->faults;
-    data.rank = shard;
-    keel_status status = KEEL_OK;
-    double sum = 0, waited;
+    const keel_loader_plan *plan = &trainer->loader.plan;
+    const double tokens = (double)(plan->batch_size * plan->seq_length * plan->accumulation);
+    shard_batches batches = {.loader = trainer->loader, .data = trainer->faults, .step = step};
+    batches.loader.position = position;
+    batches.loader.plan.dp_rank = shard;
+    batches.data.shard = shard;
+    keel_pipeline_loss loss;
+    double waited;
     keel_taps_arm(trainer->taps, step);
     keel_model_take_weights(trainer->model);
-    for (size_t micro = 0; !status && micro < accumulation; micro++) {
-        float *grad = keel_buckets_begin(trainer->buckets, micro);
-        double loss = 0;
-        status = keel_loader_next(&loader, trainer->tokens);
-        if (status) break;
-        keel_faults_spoil_batch(&data, step, micro, trainer->tokens);
-        status = keel_model_forward(trainer->model, trainer->tokens, 1 / tokens, grad, &loss);
-        if (!status) status = keel_model_backward(trainer->model, keel_buckets_ready, trainer->buckets);
-        sum += loss;
-    }
+    keel_status status = keel_pipeline_run(trainer->pipeline, next_batch, &batches, 1 / tokens, &loss);
     if (!status) status = keel_buckets_finish(trainer->buckets, &waited);
     if (status) return status;
-    value[0] = sum / tokens;
-    value[1] = keel_optimizer_local_norm(trainer->optimizer, keel_buckets_gradient(trainer->buckets));
+    if (trainer->mesh.model_parallel.rank == 0) value[0] = loss.sum / tokens; // all of them have it
+    value[1] = keel_optimizer_local_square(trainer->optimizer, keel_buckets_gradient(trainer->buckets));
     return KEEL_OK;
 }
 
@@ -119,7 +124,9 @@ static keel_status read_batches(replayer *r, keel_replay_reading *reading) {
     status = keel_agree(&trainer->mesh.world, status);
     if (!status) status = keel_all_reduce(r->gather, r->sums);
     if (status || !reading->values) return status;
-    memcpy(reading->values, r->sums, (size_t)VALUES * r->shards * sizeof *reading->values);
+    for (size_t i = 0; i < (size_t)VALUES * r->shards; i++)
+        reading->values[i] =
+            (keel_replay_value){.loss = r->sums[i * FIELDS], .grad_norm = sqrt(r->sums[i * FIELDS + 1])};
     return KEEL_OK;
 }
 
@@ -170,7 +177,7 @@ keel_status keel_replay_run(keel_trainer *trainer, keel_replay_enough *enough, k
                                                               .when = KEEL_AT_START,
                                                               .dtype = KEEL_F64,
                                                               .count = count,
-                                                              .comm = &trainer->mesh.data_parallel,
+                                                              .comm = &trainer->mesh.world,
                                                               .op = MPI_SUM},
                                       &r.gather);
     if (!status) status = read_batches(&r, &made.at_checkpoint);

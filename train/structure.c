@@ -2,9 +2,14 @@
 
 #include "train/trainer_state.h"
 
-static const char *const kind_names[] = {[KEEL_ALL_REDUCE] = "all-reduce", [KEEL_REDUCE_SCATTER] = "reduce-scatter",
-                                         [KEEL_ALL_GATHER] = "all-gather", [KEEL_BROADCAST] = "broadcast",
-                                         [KEEL_REDUCE] = "reduce",         [KEEL_ALL_TO_ALL] = "all-to-all"};
+static const char *const kind_names[] = {[KEEL_ALL_REDUCE] = "all-reduce",
+                                         [KEEL_REDUCE_SCATTER] = "reduce-scatter",
+                                         [KEEL_ALL_GATHER] = "all-gather",
+                                         [KEEL_BROADCAST] = "broadcast",
+                                         [KEEL_REDUCE] = "reduce",
+                                         [KEEL_ALL_TO_ALL] = "all-to-all",
+                                         [KEEL_SEND] = "send",
+                                         [KEEL_RECEIVE] = "receive"};
 
 static void print_bytes(size_t bytes, char *text, size_t size) {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};

@@ -23,42 +23,37 @@ typedef struct outcome {
 
 // ---- one step ----
 
-static keel_status micro_batch(keel_trainer *trainer, uint64_t step, size_t micro, double scale, double *loss) {
-    keel_micro_begin(trainer->probe, (uint32_t)micro);
-    float *grad = keel_buckets_begin(trainer->buckets, micro);
-    keel_status status = micro == 0 ? keel_faults_begin_step(&trainer->faults, step) : KEEL_OK;
+typedef struct batches {
+    keel_trainer *trainer;
+    uint64_t step;
+} batches;
+
+// A keel_next_batch.
+static keel_status next_batch(void *context, size_t micro, uint32_t *tokens) {
+    const batches *b = context;
+    keel_trainer *trainer = b->trainer;
+    keel_status status = micro == 0 ? keel_faults_begin_step(&trainer->faults, b->step) : KEEL_OK;
     if (micro == 0) keel_model_take_weights(trainer->model);
-    if (!status) status = keel_loader_next(&trainer->loader, trainer->tokens);
-    if (status) return status;
-    keel_faults_spoil_batch(&trainer->faults, step, micro, trainer->tokens);
-    status = keel_model_forward(trainer->model, trainer->tokens, scale, grad, loss);
-    keel_poll(trainer->probe);
-    if (!status) status = keel_model_backward(trainer->model, keel_buckets_ready, trainer->buckets);
+    if (!status) status = keel_loader_next(&trainer->loader, tokens);
+    if (!status) keel_faults_spoil_batch(&trainer->faults, b->step, micro, tokens);
     return status;
 }
 
 // Sum over ranks and micro-batches of loss and gradient. A rank that fails still takes part in the reductions.
 static keel_status forward_backward(keel_trainer *trainer, uint64_t step, outcome *out) {
-    const keel_runner_config *runner = &trainer->config->runner;
-    const size_t accumulation = (size_t)runner->gradient_accumulation_steps;
-    const double rows = (double)(runner->batch_size * trainer->config->model.seq_length);
-    const double tokens = rows * (double)accumulation * trainer->mesh.dp;
-    double sum = 0;
+    const keel_loader_plan *plan = &trainer->loader.plan;
+    const double rows = (double)(plan->batch_size * plan->seq_length);
+    const double tokens = rows * (double)plan->accumulation * trainer->mesh.dp;
+    keel_pipeline_loss loss;
+    batches b = {.trainer = trainer, .step = step};
     const double queued = keel_cpu_wait_read(trainer->cpu_wait);
-    out->loss_max = -INFINITY;
-    keel_status status = KEEL_OK;
-    for (size_t micro = 0; !status && micro < accumulation; micro++) {
-        double loss = 0;
-        status = micro_batch(trainer, step, micro, out->loss_scale / tokens, &loss);
-        sum += loss;
-        const double mean = loss / rows;
-        if (isnan(mean) || mean > out->loss_max) out->loss_max = mean;
-    }
+    const keel_status status = keel_pipeline_run(trainer->pipeline, next_batch, &b, out->loss_scale / tokens, &loss);
     if (status) keel_buckets_give_up(trainer->buckets);
     out->queued = keel_cpu_wait_read(trainer->cpu_wait) - queued;
     const keel_status reduced = keel_buckets_finish(trainer->buckets, &out->waited);
     keel_buckets_unscale(trainer->buckets, out->loss_scale);
-    out->control[KEEL_CONTROL_LOSS_SUM] = sum;
+    out->control[KEEL_CONTROL_LOSS_SUM] = trainer->mesh.model_parallel.rank == 0 ? loss.sum : 0; // all of them have it
+    out->loss_max = loss.greatest / rows;
     return status ? status : reduced;
 }
 

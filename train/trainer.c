@@ -58,20 +58,15 @@ static keel_status open_data(keel_trainer *trainer, const keel_sequences *given)
         given = &trainer->own_sequences;
     }
     if (!status)
-        status =
-            keel_loader_init(&(keel_loader_plan){.sequences = given,
-                                                 .seq_length = seq_length,
-                                                 .batch_size = (size_t)config->runner.batch_size,
-                                                 .accumulation = (size_t)config->runner.gradient_accumulation_steps,
-                                                 .dp_rank = (uint32_t)trainer->mesh.data_parallel.rank,
-                                                 .dp_size = trainer->mesh.dp,
-                                                 .seed = (uint64_t)config->runner.seed,
-                                                 .shuffle = config->dataset.shuffle},
-                             &trainer->loader);
-    if (!status) {
-        trainer->tokens = calloc((size_t)config->runner.batch_size * (seq_length + 1), sizeof *trainer->tokens);
-        if (!trainer->tokens) status = keel_fail(KEEL_ERR_MEMORY, "no memory for a batch");
-    }
+        status = keel_loader_init(&(keel_loader_plan){.sequences = given,
+                                                      .seq_length = seq_length,
+                                                      .batch_size = (size_t)config->runner.batch_size,
+                                                      .accumulation = keel_train_micro_batches(config),
+                                                      .dp_rank = (uint32_t)trainer->mesh.data_parallel.rank,
+                                                      .dp_size = trainer->mesh.dp,
+                                                      .seed = (uint64_t)config->runner.seed,
+                                                      .shuffle = config->dataset.shuffle},
+                                  &trainer->loader);
     if (!status) keel_facts_of(config, given->identity, trainer->mesh.dp, &trainer->facts);
     return keel_agree(world, status);
 }
@@ -138,10 +133,47 @@ static keel_status add_scalars(keel_trainer *trainer) {
     return status;
 }
 
+// Which faults some rank has the site of.
+static keel_status share_found(keel_trainer *trainer, double *found) {
+    const size_t count = trainer->config->fault_count;
+    keel_collective *collective;
+    const keel_status status = keel_collectives_add(trainer->collectives,
+                                                    &(keel_collective_plan){.name = "all_reduce.faults",
+                                                                            .kind = KEEL_ALL_REDUCE,
+                                                                            .when = KEEL_AT_START,
+                                                                            .dtype = KEEL_F64,
+                                                                            .count = count,
+                                                                            .comm = &trainer->mesh.world,
+                                                                            .op = MPI_MAX},
+                                                    &collective);
+    for (size_t i = 0; i < count; i++)
+        found[i] = keel_taps_find(trainer->taps, &trainer->config->faults[i]) && keel_faults_find(&trainer->faults, i);
+    return status ? status : keel_all_reduce(collective, found);
+}
+
+// A fault of one rank needs its site there; one of all ranks needs it on some stage.
+static keel_status check_faults(keel_trainer *trainer) {
+    const keel_train_config *config = trainer->config;
+    const keel_comm *world = &trainer->mesh.world;
+    double *found = calloc(config->fault_count, sizeof *found);
+    bool *elsewhere = calloc(config->fault_count, sizeof *elsewhere);
+    keel_status status = found && elsewhere ? KEEL_OK : keel_fail(KEEL_ERR_MEMORY, "no memory for faults");
+    status = keel_agree(world, status);
+    if (!status && trainer->mesh.pp > 1) status = share_found(trainer, found);
+    for (size_t i = 0; !status && trainer->mesh.pp > 1 && i < config->fault_count; i++)
+        elsewhere[i] = config->faults[i].rank < 0 ? found[i] > 0 : config->faults[i].rank != world->rank;
+    if (!status) status = keel_faults_check(&trainer->faults, elsewhere);
+    if (!status) status = keel_taps_check(trainer->taps, elsewhere);
+    free(found);
+    free(elsewhere);
+    return status;
+}
+
 static keel_status open_model(keel_trainer *trainer) {
     const keel_train_config *config = trainer->config;
     const keel_comm *world = &trainer->mesh.world;
-    const size_t accumulation = (size_t)config->runner.gradient_accumulation_steps;
+    const size_t accumulation = keel_train_micro_batches(config);
+    trainer->stage = keel_stage_of(config, (uint32_t)trainer->mesh.pipeline.rank);
     keel_probe_set_micro_count(trainer->probe, (uint32_t)accumulation);
     keel_status status =
         keel_taps_open(trainer->probe, (uint32_t)world->rank, config->faults, config->fault_count, &trainer->taps);
@@ -149,6 +181,9 @@ static keel_status open_model(keel_trainer *trainer) {
     if (!status)
         status = keel_model_open(&(keel_model_plan){.config = &config->model,
                                                     .micro_batch = (size_t)config->runner.batch_size,
+                                                    .stage = &trainer->stage,
+                                                    .slots = keel_pipeline_slots(&trainer->stage, accumulation),
+                                                    .recompute = &config->recompute,
                                                     .mesh = &trainer->mesh,
                                                     .taps = trainer->taps,
                                                     .collectives = trainer->collectives},
@@ -165,6 +200,16 @@ static keel_status open_model(keel_trainer *trainer) {
                                                         .taps = trainer->taps,
                                                         .collectives = trainer->collectives},
                                    &trainer->buckets);
+    if (!status)
+        status = keel_pipeline_open(&(keel_pipeline_plan){.model = trainer->model,
+                                                          .stage = trainer->stage,
+                                                          .layers = (size_t)config->model.num_layers,
+                                                          .buckets = trainer->buckets,
+                                                          .micro_batches = accumulation,
+                                                          .mesh = &trainer->mesh,
+                                                          .taps = trainer->taps,
+                                                          .collectives = trainer->collectives},
+                                    &trainer->pipeline);
     if (!status)
         status = keel_optimizer_open(&(keel_optimizer_plan){.config = &config->optimizer,
                                                             .model = trainer->model,
@@ -188,10 +233,14 @@ static keel_status open_model(keel_trainer *trainer) {
     if (!status)
         status = keel_routing_report_open(&config->model, trainer->probe, &trainer->mesh, trainer->collectives,
                                           &trainer->routing);
-    trainer->faults = (keel_faults){
-        .config = config, .model = trainer->model, .rank = (uint32_t)world->rank, .ranks = (uint32_t)world->size};
-    if (!status) status = keel_faults_check(&trainer->faults);
-    if (!status) status = keel_taps_check(trainer->taps);
+    trainer->faults = (keel_faults){.config = config,
+                                    .model = trainer->model,
+                                    .mesh = &trainer->mesh,
+                                    .rank = (uint32_t)world->rank,
+                                    .ranks = (uint32_t)world->size,
+                                    .shard = (uint32_t)trainer->mesh.data_parallel.rank};
+    status = keel_agree(world, status);
+    if (!status && config->fault_count > 0) status = check_faults(trainer);
     return keel_agree(world, status);
 }
 
@@ -278,6 +327,23 @@ static keel_status first_state(keel_trainer *trainer, bool resume) {
 
 // ---- open, close ----
 
+// What is set and has no effect.
+static void note_idle_settings(const keel_trainer *trainer) {
+    const long long accumulation = trainer->config->runner.gradient_accumulation_steps;
+    const keel_parallel_config *parallel = &trainer->config->parallel;
+    const long long micro = parallel->micro_batch_num;
+    if (parallel->pipeline_stage > 1 && accumulation > 1)
+        keel_trainer_note(trainer,
+                          "runner_config.gradient_accumulation_steps %lld has no effect of its own with pipeline_stage "
+                          "%lld: a step is parallel_config.micro_batch_num %lld micro-batches",
+                          accumulation, (long long)parallel->pipeline_stage, micro);
+    if (parallel->pipeline_stage == 1 && micro > 1)
+        keel_trainer_note(trainer,
+                          "parallel_config.micro_batch_num %lld has no effect with one pipeline stage: a step is "
+                          "runner_config.gradient_accumulation_steps %lld micro-batches",
+                          micro, accumulation);
+}
+
 static keel_status open_trainer(const keel_train_config *config, const keel_sequences *sequences, MPI_Comm comm,
                                 keel_probe *probe, bool resume, uint64_t replay_step, const keel_trainer_report *report,
                                 keel_trainer **trainer) {
@@ -294,6 +360,7 @@ static keel_status open_trainer(const keel_train_config *config, const keel_sequ
     if (status) goto fail;
     const keel_comm *world = &made->mesh.world;
     if (world->rank == 0 && report) made->report = *report;
+    note_idle_settings(made);
     status = open_data(made, sequences);
     if (!status) status = open_model(made);
     if (!status) status = first_state(made, resume);
@@ -330,11 +397,11 @@ void keel_trainer_close(keel_trainer *trainer) {
     keel_cpu_wait_close(trainer->cpu_wait);
     if (trainer->output_lock >= 0) close(trainer->output_lock);
     keel_faults_close(&trainer->faults);
-    free(trainer->tokens);
     keel_sequences_close(&trainer->own_sequences);
     keel_reshard_close(trainer->reshard);
     keel_optimizer_close(trainer->optimizer);
     keel_routing_report_close(&trainer->routing);
+    keel_pipeline_close(trainer->pipeline);
     keel_buckets_close(trainer->buckets);
     keel_zero_close(&trainer->zero);
     keel_collectives_close(trainer->collectives);

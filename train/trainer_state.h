@@ -10,6 +10,7 @@
 #include "train/faults/faults.h"
 #include "train/parallel/bucket.h"
 #include "train/parallel/mesh.h"
+#include "train/parallel/pipeline.h"
 #include "train/routing_report.h"
 #include "train/trainer.h"
 
@@ -45,6 +46,7 @@ struct keel_trainer {
     keel_probe *probe;
     keel_trainer_report report; // empty on ranks other than 0
     keel_mesh mesh;
+    keel_stage stage;
     keel_taps *taps;
     keel_faults faults;
     keel_model *model;
@@ -55,10 +57,10 @@ struct keel_trainer {
     MPI_Op control_op;
     keel_zero zero;
     keel_buckets *buckets;
+    keel_pipeline *pipeline;
     keel_sequences own_sequences; // shards opened here; zeros where the caller gave its own
     keel_routing_report routing;
     keel_loader loader;
-    uint32_t *tokens; // [B, T + 1]
     keel_facts facts;
     keel_checkpoint_folder folder; // on rank 0
     int output_lock;               // on rank 0, while it runs; -1: none

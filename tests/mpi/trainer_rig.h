@@ -88,7 +88,11 @@ static inline keel_train_config rig_config(char *output_dir, int64_t accumulatio
                   .initializer_range = 0.02},
         .optimizer = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1},
         .lr = {.type = KEEL_LR_COSINE, .learning_rate = 1e-2, .lr_end = 1e-3, .warmup_steps = 5, .total_steps = 30},
-        .parallel = {.model_parallel = 1, .pipeline_stage = 1, .expert_parallel = 1, .bucket_bytes = 4096},
+        .parallel = {.model_parallel = 1,
+                     .pipeline_stage = 1,
+                     .micro_batch_num = 1,
+                     .expert_parallel = 1,
+                     .bucket_bytes = 4096},
         .dataset = {.shuffle = true},
         .checkpoint = {.keep = 3, .keep_healthy = 3}};
 }
@@ -174,7 +178,8 @@ static inline float *rig_whole(const keel_trainer *trainer, const float *buffer,
         const keel_zero_span *span = &trainer->zero.spans[s];
         memcpy(whole + span->offset, buffer + (state ? span->at : span->offset), span->count * sizeof *whole);
     }
-    MPI_Allreduce(MPI_IN_PLACE, whole, (int)numel, MPI_UINT32_T, MPI_BOR, MPI_COMM_WORLD);
+    const keel_comm *data = &trainer->mesh.data_parallel;
+    if (data->size > 1) MPI_Allreduce(MPI_IN_PLACE, whole, (int)numel, MPI_UINT32_T, MPI_BOR, data->mpi);
     return whole;
 }
 

@@ -17,14 +17,20 @@ static bool spoils(const keel_fault_config *fault) {
     return fault->kind == KEEL_FAULT_GARBAGE_BATCH || fault->kind == KEEL_FAULT_CORRUPT_DATA;
 }
 
+// The batch of a rank is that of all ranks with the same place among the data-parallel ones: they go wrong together.
+static bool concerns_shard(const keel_faults *faults, const keel_fault_config *fault) {
+    const keel_mesh *mesh = faults->mesh;
+    return fault->rank < 0 || (uint64_t)fault->rank / mesh->tp % mesh->dp == faults->shard;
+}
+
 void keel_faults_spoil_batch(const keel_faults *faults, uint64_t step, size_t micro, uint32_t *tokens) {
     const keel_train_config *config = faults->config;
     const size_t count = (size_t)(config->runner.batch_size * (config->model.seq_length + 1));
     for (size_t f = 0; f < config->fault_count; f++) {
         const keel_fault_config *fault = &config->faults[f];
-        if (!spoils(fault) || !keel_fault_due(fault, step) || !keel_fault_concerns(fault, faults->rank)) continue;
+        if (!spoils(fault) || !keel_fault_due(fault, step) || !concerns_shard(faults, fault)) continue;
         const uint64_t key =
-            keel_mix(keel_mix((uint64_t)config->runner.seed, step), (uint64_t)faults->rank << 32 | micro);
+            keel_mix(keel_mix((uint64_t)config->runner.seed, step), (uint64_t)faults->shard << 32 | micro);
         for (size_t i = 0; i < count; i++) {
             const uint64_t random = keel_mix(key, i);
             if ((double)(keel_mix(random, i) >> 11) * 0x1p-53 < fault->share)

@@ -24,12 +24,20 @@ static keel_status fail_unknown(const keel_model *model, const keel_fault_config
     return status;
 }
 
+static bool names_parameter(const keel_fault_config *fault) {
+    return fault->kind == KEEL_FAULT_BIT_FLIP || fault->kind == KEEL_FAULT_INITIAL_SCALE;
+}
+
+bool keel_fault_finds_weights(const keel_model *model, const keel_fault_config *fault) {
+    return !names_parameter(fault) || find(model, fault->site);
+}
+
 keel_status keel_fault_check_weights(const keel_model_config *config, const keel_model *model,
                                      const keel_fault_config *fault) {
     if (fault->kind == KEEL_FAULT_QUERY_GROWTH && fault->layer >= config->num_layers)
         return keel_yaml_fail_key(fault->node, "layer", "layer %lld, but the model has %lld, from 0",
                                   (long long)fault->layer, (long long)config->num_layers);
-    if (fault->kind != KEEL_FAULT_BIT_FLIP && fault->kind != KEEL_FAULT_INITIAL_SCALE) return KEEL_OK;
+    if (!names_parameter(fault)) return KEEL_OK;
     const keel_param *param = find(model, fault->site);
     if (!param) return fail_unknown(model, fault);
     if ((uint64_t)fault->index >= param->numel)
@@ -38,8 +46,10 @@ keel_status keel_fault_check_weights(const keel_model_config *config, const keel
 }
 
 void keel_fault_flip_bit(keel_model *model, const keel_fault_config *fault) {
-    float *weight = keel_model_weights(model) + find(model, fault->site)->offset + fault->index;
+    const keel_param *param = find(model, fault->site);
     uint32_t bits;
+    if (!param) return;
+    float *weight = keel_model_weights(model) + param->offset + fault->index;
     memcpy(&bits, weight, sizeof bits);
     bits ^= UINT32_C(1) << fault->bit;
     memcpy(weight, &bits, sizeof bits);
@@ -47,6 +57,7 @@ void keel_fault_flip_bit(keel_model *model, const keel_fault_config *fault) {
 
 void keel_fault_scale_parameter(keel_model *model, const keel_fault_config *fault) {
     const keel_param *param = find(model, fault->site);
+    if (!param) return;
     float *weights = keel_model_weights(model) + param->offset;
     for (size_t i = 0; i < param->numel; i++) weights[i] *= (float)fault->factor;
 }
@@ -55,6 +66,7 @@ void keel_fault_scale_queries(const keel_model_config *config, keel_model *model
     char name[KEEL_SITE_NAME_BYTES];
     snprintf(name, sizeof name, "layers.%lld.attention.qkv.weight", (long long)fault->layer);
     const keel_param *param = find(model, name);
+    if (!param) return;
     float *weights = keel_model_weights(model) + param->offset;
     // The first hidden_size outputs of the fused product are the queries: columns for GPT-2, rows for LLaMA.
     const size_t hidden = (size_t)config->hidden_size;

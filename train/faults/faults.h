@@ -10,14 +10,19 @@
 typedef struct keel_faults {
     const keel_train_config *config; // borrowed
     keel_model *model;               // borrowed
+    const keel_mesh *mesh;           // borrowed
     uint32_t rank, ranks;
-    void *leaked; // a list of blocks
+    uint32_t shard; // of the data: what is done to a batch is done on all ranks that have it
+    void *leaked;   // a list of blocks
 } keel_faults;
 
 void keel_faults_close(keel_faults *faults); // zeros are fine
 
+// True unless fault INDEX is one of a parameter that is not here.
+bool keel_faults_find(const keel_faults *faults, size_t index);
 // KEEL_ERR_CONFIG, with the place, for a fault of a rank, a parameter, an element or a layer that is not there.
-keel_status keel_faults_check(const keel_faults *faults);
+// ELSEWHERE [fault count]: those whose parameter other ranks have; NULL: none.
+keel_status keel_faults_check(const keel_faults *faults, const bool *elsewhere);
 
 // Once, to the first weights of a run.
 void keel_faults_initial_weights(const keel_faults *faults);

@@ -68,8 +68,11 @@ void keel_attention_plan(const keel_context *context, keel_arena *arena, keel_at
     attention->dv = keel_arena_take(arena, n);
 }
 
-void keel_attention_plan_state(const keel_context *context, keel_arena *arena, keel_attention_state *state) {
+void keel_attention_plan_qkv(const keel_context *context, keel_arena *arena, keel_attention_state *state) {
     state->qkv = keel_arena_take(arena, context->rows * context->qkv_size);
+}
+
+void keel_attention_plan_core(const keel_context *context, keel_arena *arena, keel_attention_state *state) {
     state->core = keel_arena_take(arena, context->rows * context->hidden);
     state->lse = keel_arena_take(arena, context->rows * context->heads);
 }
@@ -231,9 +234,8 @@ static void forward_head(const keel_context *context, const sizes *s, const scra
     }
 }
 
-void keel_attention_forward(const keel_context *context, const keel_attention *attention,
-                            const keel_attention_layer *layer) {
-    prepare_qkv(context, attention, layer);
+void keel_attention_core(const keel_context *context, const keel_attention *attention,
+                         const keel_attention_layer *layer) {
     const sizes s = sizes_of(context);
     // Flags alone are those of the core.
     const bool asked = layer->logit_tap->site->active & KEEL_FIELDS_BASE;
@@ -253,6 +255,12 @@ void keel_attention_forward(const keel_context *context, const keel_attention *a
     if (asked) keel_tap_at(layer->logit_tap, &greatest, 1);
     keel_tap_end(layer->core_tap);
     keel_lap(context, KEEL_PART_ATTENTION);
+}
+
+void keel_attention_forward(const keel_context *context, const keel_attention *attention,
+                            const keel_attention_layer *layer) {
+    prepare_qkv(context, attention, layer);
+    keel_attention_core(context, attention, layer);
 }
 
 // dout . out of every row of a tile: what the softmax's gradient subtracts.

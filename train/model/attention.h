@@ -34,11 +34,15 @@ typedef struct keel_attention_layer {
 } keel_attention_layer;
 
 void keel_attention_plan(const keel_context *context, keel_arena *arena, keel_attention *attention);
-void keel_attention_plan_state(const keel_context *context, keel_arena *arena, keel_attention_state *state);
+void keel_attention_plan_qkv(const keel_context *context, keel_arena *arena, keel_attention_state *state);
+void keel_attention_plan_core(const keel_context *context, keel_arena *arena, keel_attention_state *state); // and lse
 
 // STATE.qkv holds the product without its bias: adds the bias, rotates q and k, and computes STATE.core and STATE.lse.
 void keel_attention_forward(const keel_context *context, const keel_attention *attention,
                             const keel_attention_layer *layer);
+// The second half of it: STATE.core and STATE.lse from a STATE.qkv that is complete.
+void keel_attention_core(const keel_context *context, const keel_attention *attention,
+                         const keel_attention_layer *layer);
 // DCORE [N, H D] is rounded to its format, else left as it is, but for a fault. DQKV [N, (H + 2 H_k) D]: gradient by
 // the product; the bias's gradient goes to the context's gradients.
 void keel_attention_backward(const keel_context *context, const keel_attention *attention,

@@ -13,12 +13,19 @@ static size_t most_rows(const keel_context *context) {
     return keel_exchange_most_rows(context) + (pads(context) ? context->local_experts : 0);
 }
 
-void keel_experts_plan(const keel_context *context, keel_arena *arena, keel_experts *experts) {
-    const size_t most = most_rows(context);
+void keel_experts_plan_groups(const keel_context *context, keel_arena *arena, keel_experts *experts) {
     experts->groups = (keel_group *)keel_arena_take(arena, context->local_experts * sizeof(keel_group) / sizeof(float));
+}
+
+void keel_experts_plan_rows(const keel_context *context, keel_arena *arena, keel_experts *experts) {
+    const size_t most = most_rows(context);
     experts->in = keel_arena_take(arena, most * context->hidden);
     experts->out = keel_arena_take(arena, most * context->hidden);
-    keel_mlp_plan_rows(context, arena, most, &experts->mlp.state);
+    keel_mlp_plan_up(context, arena, most, &experts->mlp.state);
+}
+
+void keel_experts_plan_act(const keel_context *context, keel_arena *arena, keel_experts *experts) {
+    keel_mlp_plan_act(context, arena, most_rows(context), &experts->mlp.state);
 }
 
 void keel_experts_plan_scratch(const keel_context *context, keel_arena *arena, keel_experts_scratch *scratch) {
@@ -94,6 +101,18 @@ void keel_experts_forward(const keel_context *context, const keel_experts *exper
     }
     keel_mlp_activate_end(&experts->mlp);
     round_rows(context, experts->out, experts->rows);
+}
+
+// Without a bias the first half of the activation changes nothing that it has done before.
+void keel_experts_act(const keel_context *context, const keel_experts *experts) {
+    clear_padding(experts, experts->mlp.state.act, context->intermediate);
+    keel_mlp_activate_begin(&experts->mlp);
+    for (size_t e = 0; e < context->experts;) {
+        const span s = span_at(context, experts, e);
+        keel_mlp_activate_rows(context, &experts->mlp, s.begin, s.rows);
+        e += s.count;
+    }
+    keel_mlp_activate_end(&experts->mlp);
 }
 
 static void span_backward(const keel_context *context, const keel_experts *experts, const keel_experts_scratch *scratch,

@@ -21,13 +21,17 @@ typedef struct keel_experts_scratch { // of all layers
     float *dup;                       // [most rows, 2 F]
 } keel_experts_scratch;
 
-void keel_experts_plan(const keel_context *context, keel_arena *arena, keel_experts *experts);
+void keel_experts_plan_groups(const keel_context *context, keel_arena *arena, keel_experts *experts);
+void keel_experts_plan_rows(const keel_context *context, keel_arena *arena, keel_experts *experts); // in, out, up
+void keel_experts_plan_act(const keel_context *context, keel_arena *arena, keel_experts *experts);
 void keel_experts_plan_scratch(const keel_context *context, keel_arena *arena, keel_experts_scratch *scratch);
 
 // The rows of each expert are COUNTS [L], one expert's after another.
 void keel_experts_begin(const keel_context *context, const uint32_t *counts, keel_experts *experts);
 // OUT from IN.
 void keel_experts_forward(const keel_context *context, const keel_experts *experts);
+// The activation function's output alone, from its input as keel_experts_forward left it.
+void keel_experts_act(const keel_context *context, const keel_experts *experts);
 // SCRATCH->din from SCRATCH->dout, which is rounded to the format of products; gradients of the matrices into the
 // context's.
 void keel_experts_backward(const keel_context *context, const keel_experts *experts,

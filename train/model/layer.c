@@ -11,14 +11,62 @@ void keel_work_plan(const keel_context *context, keel_arena *arena, keel_work *w
         work->dact = context->gpt2 ? work->dwide : keel_arena_take(arena, context->rows * context->intermediate);
 }
 
-void keel_layer_plan(const keel_context *context, keel_arena *arena, keel_layer *layer) {
-    keel_join_plan(context, arena, &layer->join1);
-    keel_attention_plan_state(context, arena, &layer->attention.state);
-    keel_join_plan(context, arena, &layer->join2);
+// What makes up KEEL_KEEP_PRODUCTS.
+static void plan_halves(const keel_context *context, keel_arena *arena, keel_layer *layer) {
+    keel_attention_plan_core(context, arena, &layer->attention.state);
     if (context->experts)
-        keel_moe_plan_layer(context, arena, &layer->moe);
+        keel_experts_plan_act(context, arena, &layer->moe.experts);
     else
-        keel_mlp_plan_rows(context, arena, context->rows, &layer->mlp.state);
+        keel_mlp_plan_act(context, arena, context->rows, &layer->mlp.state);
+}
+
+static void plan_mlp_products(const keel_context *context, keel_arena *arena, keel_layer *layer) {
+    if (context->experts)
+        keel_moe_plan_rows(context, arena, &layer->moe);
+    else
+        keel_mlp_plan_up(context, arena, context->rows, &layer->mlp.state);
+}
+
+void keel_work_plan_again(const keel_context *context, keel_arena *arena, keel_keep least, keel_work *work) {
+    keel_layer *again = &work->again;
+    if (least == KEEL_KEEP_ALL) return;
+    plan_halves(context, arena, again);
+    if (least != KEEL_KEEP_STREAM) return;
+    keel_join_plan_norm(context, arena, &again->join1.state);
+    keel_attention_plan_qkv(context, arena, &again->attention.state);
+    again->join2.state.stream = keel_arena_take(arena, context->rows * context->hidden);
+    keel_join_plan_norm(context, arena, &again->join2.state);
+    plan_mlp_products(context, arena, again);
+}
+
+static void take_shared(const keel_layer *again, keel_layer *layer) {
+    float *stream = layer->join1.state.stream;
+    layer->join1.state = again->join1.state;
+    layer->join1.state.stream = stream;
+    layer->attention.state = again->attention.state;
+    layer->join2.state = again->join2.state;
+    layer->mlp.state = again->mlp.state;
+    layer->moe.experts.in = again->moe.experts.in;
+    layer->moe.experts.out = again->moe.experts.out;
+    layer->moe.returned = again->moe.returned;
+    layer->moe.experts.mlp.state = again->moe.experts.mlp.state;
+}
+
+void keel_layer_plan(const keel_context *context, keel_arena *arena, const keel_work *work, keel_layer *layer) {
+    const bool all = layer->keep == KEEL_KEEP_ALL;
+    take_shared(&work->again, layer);
+    if (layer->keep != KEEL_KEEP_STREAM) {
+        keel_join_plan(context, arena, &layer->join1);
+        keel_attention_plan_qkv(context, arena, &layer->attention.state);
+        if (all) keel_attention_plan_core(context, arena, &layer->attention.state);
+        keel_join_plan(context, arena, &layer->join2);
+    } else if (!layer->join1.from_below) {
+        layer->join1.state.stream = keel_arena_take(arena, context->rows * context->hidden);
+    }
+    if (context->experts) keel_moe_plan_layer(context, arena, &layer->moe);
+    if (layer->keep != KEEL_KEEP_STREAM) plan_mlp_products(context, arena, layer);
+    if (all && context->experts) keel_experts_plan_act(context, arena, &layer->moe.experts);
+    if (all && !context->experts) keel_mlp_plan_act(context, arena, context->rows, &layer->mlp.state);
 }
 
 static void connect_mlp(const keel_layer_params *params, const keel_place_taps *taps, keel_mlp_layer *mlp) {
@@ -61,17 +109,7 @@ void keel_layer_connect(const keel_context *context, const keel_layer_params *pa
         connect_mlp(params, taps, &layer->mlp);
 }
 
-static void mlp_forward(const keel_context *context, const keel_work *work, const keel_layer *layer) {
-    const keel_context *c = context;
-    const keel_layer_params *p = layer->params;
-    keel_linear_forward(c, &p->up, c->rows, layer->join2.state.normed, layer->mlp.state.up);
-    keel_lap(c, KEEL_PART_PRODUCTS);
-    keel_mlp_activate(c, &layer->mlp);
-    keel_linear_forward(c, &p->down, c->rows, layer->mlp.state.act, work->branch);
-    keel_lap(c, KEEL_PART_PRODUCTS);
-}
-
-keel_status keel_layer_forward(const keel_context *context, const keel_work *work, keel_layer *layer) {
+static void attention_forward(const keel_context *context, const keel_work *work, const keel_layer *layer) {
     const keel_context *c = context;
     const keel_layer_params *p = layer->params;
     keel_linear_forward(c, &p->qkv, c->rows, layer->join1.state.normed, layer->attention.state.qkv);
@@ -80,8 +118,39 @@ keel_status keel_layer_forward(const keel_context *context, const keel_work *wor
     keel_linear_forward(c, &p->out, c->rows, layer->attention.state.core, work->branch);
     keel_lap(c, KEEL_PART_PRODUCTS);
     keel_join_forward(c, &layer->join2, work->branch, layer->join1.state.stream);
+}
+
+static void mlp_forward(const keel_context *context, const keel_layer *layer) {
+    keel_linear_forward(context, &layer->params->up, context->rows, layer->join2.state.normed, layer->mlp.state.up);
+    keel_lap(context, KEEL_PART_PRODUCTS);
+    keel_mlp_activate(context, &layer->mlp);
+}
+
+keel_status keel_layer_forward(const keel_context *context, const keel_work *work, keel_layer *layer) {
+    const keel_context *c = context;
+    attention_forward(c, work, layer);
     if (c->experts) return keel_moe_forward(c, &work->moe, &layer->moe, layer->join2.state.normed, work->branch);
-    mlp_forward(c, work, layer);
+    mlp_forward(c, layer);
+    keel_linear_forward(c, &layer->params->down, c->rows, layer->mlp.state.act, work->branch);
+    keel_lap(c, KEEL_PART_PRODUCTS);
+    return KEEL_OK;
+}
+
+static keel_status all_again(const keel_context *context, const keel_work *work, const keel_layer *layer) {
+    keel_join_enter(context, &layer->join1);
+    attention_forward(context, work, layer);
+    if (context->experts) return keel_moe_form_rows(context, &work->moe, &layer->moe, layer->join2.state.normed);
+    mlp_forward(context, layer);
+    return KEEL_OK;
+}
+
+keel_status keel_layer_again(const keel_context *context, const keel_work *work, const keel_layer *layer) {
+    if (layer->keep == KEEL_KEEP_STREAM) return all_again(context, work, layer);
+    keel_attention_core(context, &work->attention, &layer->attention);
+    if (context->experts)
+        keel_experts_act(context, &layer->moe.experts);
+    else
+        keel_mlp_act(context, &layer->mlp);
     return KEEL_OK;
 }
 

@@ -4,8 +4,11 @@
 
 #include "train/tensor/ops.h"
 
-void keel_mlp_plan_rows(const keel_context *context, keel_arena *arena, size_t rows, keel_mlp_state *state) {
+void keel_mlp_plan_up(const keel_context *context, keel_arena *arena, size_t rows, keel_mlp_state *state) {
     state->up = keel_arena_take(arena, rows * context->up_size);
+}
+
+void keel_mlp_plan_act(const keel_context *context, keel_arena *arena, size_t rows, keel_mlp_state *state) {
     state->act = keel_arena_take(arena, rows * context->intermediate);
 }
 
@@ -23,9 +26,20 @@ void keel_mlp_activate_begin(const keel_mlp_layer *layer) {
     keel_tap_begin(layer->act_tap);
 }
 
-void keel_mlp_activate_rows(const keel_context *context, const keel_mlp_layer *layer, size_t first, size_t count) {
+// Rows [BEGIN, BEGIN + ROWS) of what the function gives.
+static void act(const keel_context *context, const keel_mlp_layer *layer, int thread, size_t begin, size_t rows) {
     size_t f = context->intermediate, u = context->up_size;
-    float *up = layer->state.up, *act = layer->state.act;
+    const float *x = layer->state.up + begin * u;
+    float *y = layer->state.act + begin * f;
+    if (context->gpt2) keel_gelu(y, x, rows * f);
+    for (size_t r = 0; !context->gpt2 && r < rows; r++) keel_swiglu(y + r * f, x + r * u, x + r * u + f, f);
+    keel_round(context->formats.compute, y, rows * f);
+    keel_tap_piece(layer->act_tap, thread, y, begin * f, rows * f);
+}
+
+void keel_mlp_activate_rows(const keel_context *context, const keel_mlp_layer *layer, size_t first, size_t count) {
+    size_t u = context->up_size;
+    float *up = layer->state.up;
     const float *bias = keel_linear_bias(context, layer->up);
     const keel_precision compute = context->formats.compute;
 #pragma omp parallel num_threads(context->threads)
@@ -34,14 +48,11 @@ void keel_mlp_activate_rows(const keel_context *context, const keel_mlp_layer *l
 #pragma omp for schedule(static)
         for (size_t b = 0; b < blocks_of(count); b++) {
             size_t before = b * KEEL_BLOCK_ROWS, begin = first + before, rows = block_rows(count, before);
-            float *x = up + begin * u, *y = act + begin * f;
+            float *x = up + begin * u;
             if (bias) keel_add_bias(x, bias, rows, u);
             keel_round(compute, x, rows * u);
             keel_tap_piece(layer->up_tap, thread, x, begin * u, rows * u);
-            if (context->gpt2) keel_gelu(y, x, rows * f);
-            for (size_t r = 0; !context->gpt2 && r < rows; r++) keel_swiglu(y + r * f, x + r * u, x + r * u + f, f);
-            keel_round(compute, y, rows * f);
-            keel_tap_piece(layer->act_tap, thread, y, begin * f, rows * f);
+            act(context, layer, thread, begin, rows);
         }
     }
     keel_lap(context, KEEL_PART_ACTIVATION);
@@ -56,6 +67,19 @@ void keel_mlp_activate(const keel_context *context, const keel_mlp_layer *layer)
     keel_mlp_activate_begin(layer);
     keel_mlp_activate_rows(context, layer, 0, context->rows);
     keel_mlp_activate_end(layer);
+    keel_lap(context, KEEL_PART_ACTIVATION);
+}
+
+void keel_mlp_act(const keel_context *context, const keel_mlp_layer *layer) {
+    keel_tap_begin(layer->act_tap);
+#pragma omp parallel num_threads(context->threads)
+    {
+        int thread = omp_get_thread_num();
+#pragma omp for schedule(static)
+        for (size_t b = 0; b < context->blocks; b++)
+            act(context, layer, thread, keel_block_begin_row(b), keel_block_rows(context, b));
+    }
+    keel_tap_end(layer->act_tap);
     keel_lap(context, KEEL_PART_ACTIVATION);
 }
 

@@ -16,9 +16,12 @@ typedef struct keel_mlp_layer {
     keel_tap *act_tap, *act_grad_tap;
 } keel_mlp_layer;
 
-void keel_mlp_plan_rows(const keel_context *context, keel_arena *arena, size_t rows, keel_mlp_state *state);
+void keel_mlp_plan_up(const keel_context *context, keel_arena *arena, size_t rows, keel_mlp_state *state);
+void keel_mlp_plan_act(const keel_context *context, keel_arena *arena, size_t rows, keel_mlp_state *state);
 // STATE.up holds the product without its bias: adds the bias and computes STATE.act.
 void keel_mlp_activate(const keel_context *context, const keel_mlp_layer *layer);
+// The second half of it: STATE.act from a STATE.up that has its bias.
+void keel_mlp_act(const keel_context *context, const keel_mlp_layer *layer);
 // DACT [N, F] -> DUP [N, F] or [N, 2 F]; the bias's gradient goes to the context's gradients. DUP may be DACT for GELU.
 void keel_mlp_activate_backward(const keel_context *context, const keel_mlp_layer *layer, float *dact, float *dup);
 

@@ -19,6 +19,13 @@ static bool rounds_weights(const keel_model *m) {
     return false;
 }
 
+static keel_keep least_kept(const keel_model *m) {
+    keel_keep least = KEEL_KEEP_ALL;
+    for (size_t l = 0; l < m->context.stage.layers; l++)
+        if (m->slots[0].layers[l].keep > least) least = m->slots[0].layers[l].keep;
+    return least;
+}
+
 // Every piece of memory. Runs twice: to count and to give.
 static void plan(keel_model *m, keel_arena *arena) {
     keel_context *c = &m->context;
@@ -26,8 +33,9 @@ static void plan(keel_model *m, keel_arena *arena) {
     c->weights = rounds_weights(m) ? keel_arena_take(arena, m->parameters.numel) : c->master;
     keel_context_plan(c, arena);
     keel_attention_plan(c, arena, &m->work.attention);
+    keel_work_plan_again(c, arena, least_kept(m), &m->work);
     for (size_t s = 0; s < m->slot_count; s++) {
-        for (size_t l = 0; l < c->stage.layers; l++) keel_layer_plan(c, arena, &m->slots[s].layers[l]);
+        for (size_t l = 0; l < c->stage.layers; l++) keel_layer_plan(c, arena, &m->work, &m->slots[s].layers[l]);
         keel_join_plan(c, arena, &m->slots[s].last);
     }
     if (keel_stage_is_last(&c->stage)) keel_head_plan(c, arena, &m->head);
@@ -80,7 +88,13 @@ static void connect(keel_model *m) {
     m->head.grad_tap = m->places.head.grad;
 }
 
-static keel_status open_slots(keel_model *m, size_t count) {
+// LAYER: of the whole model.
+static keel_keep keep_of(const keel_recompute_config *recompute, size_t layer) {
+    if (recompute && recompute->full && recompute->full[layer]) return KEEL_KEEP_STREAM;
+    return recompute && recompute->select && recompute->select[layer] ? KEEL_KEEP_PRODUCTS : KEEL_KEEP_ALL;
+}
+
+static keel_status open_slots(keel_model *m, size_t count, const keel_recompute_config *recompute) {
     const keel_context *c = &m->context;
     m->slots = calloc(count, sizeof *m->slots);
     if (!m->slots) return keel_fail(KEEL_ERR_MEMORY, "no memory for %zu micro-batches", count);
@@ -90,6 +104,8 @@ static keel_status open_slots(keel_model *m, size_t count) {
         m->slots[s].tokens = calloc(c->batch * (c->seq + 1), sizeof *m->slots[s].tokens);
         if (!m->slots[s].layers || !m->slots[s].tokens)
             return keel_fail(KEEL_ERR_MEMORY, "no memory for %zu layers", c->stage.layers);
+        for (size_t l = 0; l < c->stage.layers; l++)
+            m->slots[s].layers[l].keep = keep_of(recompute, c->stage.first + l);
     }
     return KEEL_OK;
 }
@@ -111,11 +127,11 @@ static keel_status open_routing(keel_model *m, keel_collectives *collectives) {
 }
 
 static keel_status check_mesh(const keel_mesh *mesh) {
-    if (mesh->tp == 1 && mesh->pp == 1) return KEEL_OK;
+    if (mesh->tp == 1) return KEEL_OK;
     return keel_fail(KEEL_ERR_CONFIG,
-                     "parallel_config: model_parallel %u, pipeline_stage %u: this trainer is data and expert parallel, "
-                     "both must be 1",
-                     mesh->tp, mesh->pp);
+                     "parallel_config: model_parallel %u: this trainer is data, expert and pipeline parallel, it must "
+                     "be 1",
+                     mesh->tp);
 }
 
 keel_status keel_model_open(const keel_model_plan *given, keel_model **model) {
@@ -126,12 +142,14 @@ keel_status keel_model_open(const keel_model_plan *given, keel_model **model) {
     keel_model *m = calloc(1, sizeof *m);
     if (!m) return keel_fail(KEEL_ERR_MEMORY, "no memory for the model");
     m->probe = keel_taps_probe(taps);
+    m->taps = taps;
+    m->collectives = given->collectives;
     m->initializer_range = config->initializer_range;
     status = keel_context_init(config, given->micro_batch, keel_taps_threads(taps), given->mesh, &m->context);
     if (given->stage) m->context.stage = *given->stage;
     if (status == KEEL_OK) status = keel_parameters_build(&m->context, &m->parameters);
     if (status == KEEL_OK) status = keel_places_open(&m->context, taps, &m->places);
-    if (status == KEEL_OK) status = open_slots(m, given->slots ? given->slots : 1);
+    if (status == KEEL_OK) status = open_slots(m, given->slots ? given->slots : 1, given->recompute);
     if (status != KEEL_OK) goto failed;
     connect(m);
     plan(m, &m->arena);
@@ -168,6 +186,10 @@ const keel_param *keel_model_params(const keel_model *model, size_t *count) {
     return model->parameters.list;
 }
 
+uint32_t keel_model_whole_param_count(const keel_model *model) {
+    return model->parameters.whole_count;
+}
+
 const keel_hf_tensor *keel_model_hf_tensors(const keel_model *model, size_t *count) {
     *count = model->parameters.hf_count;
     return model->parameters.hf;
@@ -175,6 +197,12 @@ const keel_hf_tensor *keel_model_hf_tensors(const keel_model *model, size_t *cou
 
 size_t keel_model_numel(const keel_model *model) {
     return model->parameters.numel;
+}
+size_t keel_model_stream_numel(const keel_model *model) {
+    return model->context.rows * model->context.hidden;
+}
+size_t keel_model_token_count(const keel_model *model) {
+    return model->context.batch * (model->context.seq + 1);
 }
 float *keel_model_weights(keel_model *model) {
     return model->context.master;

@@ -32,6 +32,7 @@ typedef struct keel_model_plan { // everything is borrowed and outlives the mode
     size_t micro_batch;      // B
     const keel_stage *stage; // NULL: the whole model
     size_t slots;            // micro-batches that may be between forward and backward pass at a time; 0: 1
+    const keel_recompute_config *recompute; // NULL: every layer keeps all
     const keel_mesh *mesh;
     keel_taps *taps;
     keel_collectives *collectives; // those within the model are declared here; NULL: none, for a model that is alone
@@ -47,10 +48,13 @@ keel_status keel_model_open(const keel_model_plan *plan, keel_model **model);
 void keel_model_close(keel_model *model);
 
 const keel_param *keel_model_params(const keel_model *model, size_t *count);
+uint32_t keel_model_whole_param_count(const keel_model *model); // those of other stages with them
 const keel_hf_tensor *keel_model_hf_tensors(const keel_model *model, size_t *count);
-size_t keel_model_numel(const keel_model *model); // of the flat buffers
-float *keel_model_weights(keel_model *model);     // flat, 64-byte aligned, float32 whatever the products take
-size_t keel_model_bytes(const keel_model *model); // allocated, weights included
+size_t keel_model_numel(const keel_model *model);        // of the flat buffers
+size_t keel_model_stream_numel(const keel_model *model); // B T C: of the residual stream between two stages
+size_t keel_model_token_count(const keel_model *model);  // B (T + 1)
+float *keel_model_weights(keel_model *model);            // flat, 64-byte aligned, float32 whatever the products take
+size_t keel_model_bytes(const keel_model *model);        // allocated, weights included
 
 // Random weights: normal(0, initializer_range), residual projections divided by sqrt(2 L), biases 0, norm weights 1.
 void keel_model_init(keel_model *model, uint64_t seed);
@@ -87,7 +91,7 @@ typedef struct keel_stage_forward {
 } keel_stage_forward;
 keel_status keel_model_forward_stage(keel_model *model, const keel_stage_forward *pass, double *loss_sum);
 // Completes GRAD of the slot. DSTREAM [B T, C]: gradient by what the stage gave to the one behind (not looked at on the
-// last stage), becomes that by what it had from the one before.
+// last stage), becomes that by what it had from the one before; NULL for the whole model.
 typedef struct keel_stage_backward {
     size_t slot;
     float *grad;

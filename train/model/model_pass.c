@@ -21,6 +21,12 @@ static keel_status take_tokens(const keel_model *m, const keel_slot *slot, const
     return KEEL_OK;
 }
 
+// Where a layer ends, what is on its way moves on.
+static void pause_between(const keel_model *m) {
+    keel_poll(m->probe);
+    if (m->context.stage.count > 1) keel_collectives_progress(m->collectives);
+}
+
 keel_status keel_model_forward_stage(keel_model *model, const keel_stage_forward *pass, double *loss_sum) {
     keel_context *c = &model->context;
     keel_slot *slot = &model->slots[pass->slot];
@@ -42,7 +48,7 @@ keel_status keel_model_forward_stage(keel_model *model, const keel_stage_forward
         status = keel_layer_forward(c, &model->work, layer);
         if (status) return status;
         keel_join_forward(c, next, model->work.branch, layer->join2.state.stream);
-        keel_poll(model->probe);
+        pause_between(model);
     }
     if (keel_stage_is_last(&c->stage))
         *loss_sum = keel_head_run(c, &model->head, slot->last.state.normed, slot->tokens, pass->scale);
@@ -50,24 +56,34 @@ keel_status keel_model_forward_stage(keel_model *model, const keel_stage_forward
     return KEEL_OK;
 }
 
+// What LAYER did not keep.
+static keel_status form_again(keel_model *m, const keel_layer *layer) {
+    if (layer->keep == KEEL_KEEP_ALL) return KEEL_OK;
+    keel_taps_set_again(m->taps, true);
+    const keel_status status = keel_layer_again(&m->context, &m->work, layer);
+    keel_taps_set_again(m->taps, false);
+    return status;
+}
+
 keel_status keel_model_backward_stage(keel_model *model, const keel_stage_backward *pass) {
     keel_context *c = &model->context;
     const keel_slot *slot = &model->slots[pass->slot];
     const bool last = keel_stage_is_last(&c->stage);
     keel_status status = KEEL_OK;
+    float *dstream = pass->dstream ? pass->dstream : model->dstream;
     c->grad = pass->grad;
     c->ready = pass->ready;
     c->ready_context = pass->context;
     keel_lap_begin(c);
     if (last && !c->tied) keel_context_tell(c, model->parameters.head.weight);
-    keel_join_backward(c, &slot->last, model->head.dnormed, pass->dstream, last);
+    keel_join_backward(c, &slot->last, model->head.dnormed, dstream, last);
     if (last) keel_context_tell(c, model->parameters.final_norm.weight);
     for (size_t l = c->stage.layers; l-- > 0 && !status;) {
-        status = keel_layer_backward(c, &model->work, &slot->layers[l], pass->dstream);
-        keel_poll(model->probe);
+        status = form_again(model, &slot->layers[l]);
+        if (!status) status = keel_layer_backward(c, &model->work, &slot->layers[l], dstream);
+        pause_between(model);
     }
-    if (!status && keel_stage_is_first(&c->stage))
-        keel_embedding_backward(c, &model->embedding, slot->tokens, pass->dstream);
+    if (!status && keel_stage_is_first(&c->stage)) keel_embedding_backward(c, &model->embedding, slot->tokens, dstream);
     if (!status) keel_context_tell(c, 0);
     c->grad = NULL;
     c->ready = NULL;

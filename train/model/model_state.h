@@ -15,6 +15,8 @@ typedef struct keel_slot {
 
 struct keel_model {
     keel_probe *probe;
+    keel_taps *taps;
+    keel_collectives *collectives; // NULL: none
     keel_clock clock;
     keel_context context;
     keel_parameters parameters;
@@ -27,7 +29,7 @@ struct keel_model {
     size_t slot_count;
     keel_head head;
     double initializer_range;
-    float *dstream; // [N, C] gradient by the residual stream; of a model that is alone
+    float *dstream; // [N, C] gradient by the residual stream; where there is but one stage
 };
 
 #endif

@@ -23,7 +23,11 @@ void keel_moe_plan_layer(const keel_context *context, keel_arena *arena, keel_mo
     keel_router_plan_state(context, arena, &layer->router.state);
     keel_dispatch_plan(context, arena, &layer->dispatch);
     keel_exchange_plan(context, arena, &layer->exchange);
-    keel_experts_plan(context, arena, &layer->experts);
+    keel_experts_plan_groups(context, arena, &layer->experts);
+}
+
+void keel_moe_plan_rows(const keel_context *context, keel_arena *arena, keel_moe_layer *layer) {
+    keel_experts_plan_rows(context, arena, &layer->experts);
     layer->returned = all_here(context) ? layer->experts.out
                                         : keel_arena_take(arena, keel_dispatch_most_rows(context) * context->hidden);
 }
@@ -75,25 +79,29 @@ static void tell_routing(const keel_context *context, const keel_moe *moe, keel_
     totals->micro_batches++;
 }
 
+keel_status keel_moe_form_rows(const keel_context *context, const keel_moe *moe, const keel_moe_layer *layer,
+                               const float *x) {
+    const keel_exchange *exchange = &layer->exchange;
+    const keel_experts *experts = &layer->experts;
+    const bool here = all_here(context);
+    keel_dispatch_to_rows(context, &layer->dispatch, x, moe->halfway, here ? experts->in : moe->sent);
+    keel_status status = KEEL_OK;
+    if (!here) status = keel_exchange_there(context, exchange, &moe->exchange, exchange->there, moe->sent, experts->in);
+    if (status) return status;
+    keel_experts_forward(context, experts);
+    if (here) return KEEL_OK;
+    return keel_exchange_back(context, exchange, &moe->exchange, exchange->back, experts->out, layer->returned);
+}
+
 // Tokens become the experts' input, and their output what has come of each token's rows.
 static keel_status experts_forward(const keel_context *context, const keel_moe *moe, keel_moe_layer *layer,
                                    const float *x) {
-    const keel_exchange *exchange = &layer->exchange;
-    keel_experts *experts = &layer->experts;
-    if (all_here(context)) {
-        keel_experts_begin(context, layer->dispatch.counts, experts);
-        keel_dispatch_to_rows(context, &layer->dispatch, x, moe->halfway, experts->in);
-        keel_experts_forward(context, experts);
-        return KEEL_OK;
-    }
-    keel_status status = keel_exchange_begin(context, exchange, &moe->exchange, layer->dispatch.counts);
+    const bool here = all_here(context);
+    keel_status status = KEEL_OK;
+    if (!here) status = keel_exchange_begin(context, &layer->exchange, &moe->exchange, layer->dispatch.counts);
     if (status) return status;
-    keel_experts_begin(context, exchange->counts_here, experts);
-    keel_dispatch_to_rows(context, &layer->dispatch, x, moe->halfway, moe->sent);
-    status = keel_exchange_there(context, exchange, &moe->exchange, exchange->there, moe->sent, experts->in);
-    if (status) return status;
-    keel_experts_forward(context, experts);
-    return keel_exchange_back(context, exchange, &moe->exchange, exchange->back, experts->out, layer->returned);
+    keel_experts_begin(context, here ? layer->dispatch.counts : layer->exchange.counts_here, &layer->experts);
+    return keel_moe_form_rows(context, moe, layer, x);
 }
 
 keel_status keel_moe_forward(const keel_context *context, const keel_moe *moe, keel_moe_layer *layer, const float *x,

@@ -32,7 +32,9 @@ typedef struct keel_moe { // what the layers share
 } keel_moe;
 
 void keel_moe_plan(const keel_context *context, keel_arena *arena, keel_moe *moe);
-void keel_moe_plan_layer(const keel_context *context, keel_arena *arena, keel_moe_layer *layer);
+void keel_moe_plan_layer(const keel_context *context, keel_arena *arena, keel_moe_layer *layer); // how tokens go
+// The experts' rows, but for what their activation function gives (keel_experts_plan_act).
+void keel_moe_plan_rows(const keel_context *context, keel_arena *arena, keel_moe_layer *layer);
 
 // Declares the collectives of layer INDEX among COLLECTIVES.
 keel_status keel_moe_open_layer(const keel_context *context, keel_collectives *collectives, size_t index,
@@ -43,6 +45,9 @@ void keel_moe_share_layer(const keel_moe_layer *layer, keel_moe_layer *other);
 // X [N, C] -> Y [N, C]. Adds to *LAYER->totals.
 keel_status keel_moe_forward(const keel_context *context, const keel_moe *moe, keel_moe_layer *layer, const float *x,
                              float *y);
+// The experts' rows alone, of a routing that is known.
+keel_status keel_moe_form_rows(const keel_context *context, const keel_moe *moe, const keel_moe_layer *layer,
+                               const float *x);
 // DY [N, C] -> DX [N, C]; gradients of the router's and the experts' matrices into the context's.
 keel_status keel_moe_backward(const keel_context *context, const keel_moe *moe, const keel_moe_layer *layer,
                               const float *x, const float *dy, float *dx);

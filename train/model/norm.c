@@ -5,14 +5,16 @@
 #include "train/tensor/ops.h"
 #include "train/tensor/rounded_ops.h"
 
-void keel_join_plan(const keel_context *context, keel_arena *arena, keel_join *join) {
-    size_t n = context->rows * context->hidden;
-    keel_join_state *state = &join->state;
-    if (!join->norm) return;
-    if (!join->from_below) state->stream = keel_arena_take(arena, n);
-    state->normed = keel_arena_take(arena, n);
+void keel_join_plan_norm(const keel_context *context, keel_arena *arena, keel_join_state *state) {
+    state->normed = keel_arena_take(arena, context->rows * context->hidden);
     state->mean = keel_arena_take(arena, context->rows);
     state->rstd = keel_arena_take(arena, context->rows);
+}
+
+void keel_join_plan(const keel_context *context, keel_arena *arena, keel_join *join) {
+    if (!join->norm) return;
+    if (!join->from_below) join->state.stream = keel_arena_take(arena, context->rows * context->hidden);
+    keel_join_plan_norm(context, arena, &join->state);
 }
 
 void keel_join_norm(const keel_context *context, const keel_join *join, int thread, size_t begin, size_t rows) {

@@ -29,6 +29,8 @@ typedef struct keel_join {
     keel_tap *norm_tap, *norm_grad_tap;
 } keel_join;
 void keel_join_plan(const keel_context *context, keel_arena *arena, keel_join *join);
+// All but the stream.
+void keel_join_plan_norm(const keel_context *context, keel_arena *arena, keel_join_state *state);
 
 // branch += bias; stream = STREAM_IN + branch; normed = norm(stream). BRANCH [N, C] is the product without its bias.
 void keel_join_forward(const keel_context *context, const keel_join *join, float *branch, const float *stream_in);

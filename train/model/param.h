@@ -34,7 +34,8 @@ typedef struct keel_param {
     // The whole, over all ranks.
     size_t whole[KEEL_MAX_DIMS];
     size_t whole_numel;
-    size_t place; // of its first element in the flat buffer of a single rank that holds the whole model
+    size_t place;    // of its first element in the flat buffer of a single rank that holds the whole model
+    uint32_t number; // among the parameters of that
     keel_cut cut;
     keel_piece *pieces; // that SHAPE is made of: one, the whole, where nothing is cut
     size_t piece_count;

@@ -90,6 +90,7 @@ static size_t add(builder *b, int32_t layer, const char *module, const char *nam
                   const share *by) {
     keel_parameters *p = b->out;
     const size_t numel = (by->experts ? by->experts : 1) * (rows ? rows : 1) * cols, place = p->whole_numel;
+    const uint32_t number = p->whole_count++;
     p->whole_numel += numel;
     if (b->elsewhere) return KEEL_NO_PARAM;
     p->list = grow(b, p->list, p->count, &p->capacity, sizeof *p->list);
@@ -98,6 +99,7 @@ static size_t add(builder *b, int32_t layer, const char *module, const char *nam
     *param = (keel_param){.layer = layer,
                           .offset = p->numel,
                           .place = place,
+                          .number = number,
                           .stage = (int32_t)b->context->stage.index,
                           .holders = 1,
                           .ndim = by->experts ? 3

@@ -18,6 +18,7 @@ typedef struct keel_parameters {
     size_t count, capacity;
     size_t numel;       // of this rank's flat buffers
     size_t whole_numel; // of those of a single rank
+    uint32_t whole_count;
     keel_hf_tensor *hf;
     size_t hf_count, hf_capacity;
     keel_layer_params *layers; // of the stage

@@ -18,6 +18,12 @@ typedef enum keel_place { // outputs of the modules of a layer, in forward order
     KEEL_PLACE_COUNT
 } keel_place;
 
+// The order of a place of LAYER among all of a model with LAYERS, forward or backward.
+static inline uint32_t keel_place_order(size_t layers, size_t layer, keel_place place, bool backward) {
+    const size_t order = 1 + layer * KEEL_PLACE_COUNT + place, last = layers * KEEL_PLACE_COUNT + 2;
+    return (uint32_t)(backward ? last - order : order);
+}
+
 typedef struct keel_place_taps {
     keel_tap *value; // activation
     keel_tap *grad;  // activation_grad

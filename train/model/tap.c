@@ -15,6 +15,8 @@ struct keel_taps {
     const keel_fault_config *faults;
     size_t fault_count;
     double loss_scale;
+    uint32_t micro;
+    bool again;
     keel_tap **list;
     size_t count, capacity;
     keel_tap_block *blocks; // [OPEN_MAX, threads]
@@ -143,11 +145,16 @@ static bool same_moment(const keel_fault_config *a, const keel_fault_config *b) 
     return ranks && (keel_fault_due(a, (uint64_t)b->step) || keel_fault_due(b, (uint64_t)a->step));
 }
 
-keel_status keel_taps_check(const keel_taps *taps) {
+bool keel_taps_find(const keel_taps *taps, const keel_fault_config *fault) {
+    return !quantity_of(fault) || find_site(taps, fault);
+}
+
+keel_status keel_taps_check(const keel_taps *taps, const bool *elsewhere) {
     for (size_t i = 0; i < taps->fault_count; i++) {
         const keel_fault_config *fault = &taps->faults[i];
         if (!quantity_of(fault)) continue;
         const keel_site_info *info = find_site(taps, fault);
+        if (!info && elsewhere && elsewhere[i]) continue;
         if (!info) return fail_unknown(taps, fault);
         if (fault->index < 0 || (uint64_t)fault->index >= info->numel)
             return keel_yaml_fail_key(fault->node, "index", "%s has %llu elements", info->name,
@@ -165,6 +172,7 @@ bool keel_taps_arm(keel_taps *taps, uint64_t step) {
     for (size_t t = 0; t < taps->count && taps->fault_count; t++) {
         keel_tap *tap = taps->list[t];
         tap->armed = false;
+        tap->struck = 0;
         for (size_t i = 0; i < taps->fault_count; i++) {
             const keel_fault_config *fault = &taps->faults[i];
             if (!keel_fault_due(fault, step) || !keel_fault_concerns(fault, taps->rank)) continue;
@@ -226,18 +234,34 @@ keel_site *keel_tap_other(const keel_tap *later) {
 
 void keel_tap_over(keel_tap *tap) {
     if (tap->earlier) tap->earlier->left = false;
+    if (tap->armed) tap->struck = tap->taps->micro + 1;
     tap->armed = false;
+}
+
+void keel_taps_begin_micro(keel_taps *taps, uint32_t micro) {
+    taps->micro = micro;
+    keel_micro_begin(taps->probe, micro);
+}
+
+void keel_taps_set_again(keel_taps *taps, bool again) {
+    taps->again = again;
+    for (size_t t = 0; t < taps->count && taps->fault_count; t++)
+        if (taps->list[t]->struck == taps->micro + 1) taps->list[t]->armed = again;
 }
 
 void keel_tap_begin_active(keel_tap *tap) {
     keel_taps *taps = tap->taps;
-    tap->left = tap->later && serves_both(tap, tap->later);
+    if (taps->again && !tap->armed) return;
+    tap->left = !taps->again && tap->later && serves_both(tap, tap->later);
     if (tap->left) return;
     size_t slot = 0;
     while (slot + 1 < OPEN_MAX && taps->used[slot]) slot++;
     taps->used[slot] = true;
     tap->blocks = taps->blocks + slot * (size_t)taps->threads;
-    for (int i = 0; i < taps->threads; i++) keel_block_begin(&tap->blocks[i].block, tap->site);
+    for (int i = 0; i < taps->threads; i++) {
+        tap->blocks[i].block.site = NULL;
+        if (!taps->again) keel_block_begin(&tap->blocks[i].block, tap->site);
+    }
     tap->busy = true;
 }
 

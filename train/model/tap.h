@@ -24,7 +24,8 @@ typedef struct keel_tap {
     bool gradient;                    // its data are gradients, which hold the loss scale
     bool scaled;                      // and that is not 1 now
     bool armed;
-    bool busy; // block form: something is to be done in this pass
+    uint32_t struck; // the fault has struck in this step, in the micro-batch before this number; 0: not yet
+    bool busy;       // block form: something is to be done in this pass
 } keel_tap;
 
 // FAULTS is borrowed. PROBE may be one that nobody listens to. Block forms serve as many threads as
@@ -46,9 +47,12 @@ void keel_taps_pair(keel_tap *earlier, keel_tap *later);
 keel_site *keel_tap_other(const keel_tap *later);
 // The pass of block form is over, for who ends blocks itself.
 void keel_tap_over(keel_tap *tap);
+// True unless FAULT is one of a tensor that has no tap here.
+bool keel_taps_find(const keel_taps *taps, const keel_fault_config *fault);
 // After all taps are known: KEEL_ERR_CONFIG naming a fault whose site does not exist, with the nearest name, whose
-// element the tensor does not have, or that meets another one at its site.
-keel_status keel_taps_check(const keel_taps *taps);
+// element the tensor does not have, or that meets another one at its site. ELSEWHERE [fault count]: those whose site
+// other ranks have; NULL: none.
+keel_status keel_taps_check(const keel_taps *taps, const bool *elsewhere);
 // Arms the faults of STEP. True if any fault of any kind (on any rank) is due, so that the step is flagged.
 bool keel_taps_arm(keel_taps *taps, uint64_t step);
 
@@ -56,6 +60,12 @@ bool keel_taps_arm(keel_taps *taps, uint64_t step);
 // reduced over ranks. They are seen without it, so that they can be compared over the run, and SCALE is their sites'
 // scale of the half group: what float16 makes of them is counted as it happens to the scaled value.
 void keel_taps_set_loss_scale(keel_taps *taps, double scale);
+
+// From here on taps belong to micro-batch MICRO of the step.
+void keel_taps_begin_micro(keel_taps *taps, uint32_t micro);
+// While AGAIN, what passes is computed a second time: nothing is seen, and faults do what they did to the micro-batch
+// the first time. To be called outside any pass.
+void keel_taps_set_again(keel_taps *taps, bool again);
 
 // Does to DATA [n], the elements of the tensor from OFFSET on, what the fault of the armed TAP does.
 void keel_tap_strike(const keel_tap *tap, float *data, size_t offset, size_t n);

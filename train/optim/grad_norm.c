@@ -81,21 +81,29 @@ keel_status keel_optimizer_grad_norm(keel_optimizer *optimizer, float *grad, dou
     return KEEL_OK;
 }
 
-double keel_optimizer_local_norm(keel_optimizer *optimizer, float *grad) {
+// True where this rank's is the first of the copies that are made of the same data.
+static bool counts_locally(const keel_optimizer *o, const keel_param *param) {
+    keel_site_info info;
+    keel_param_describe_partial(param, o->zero->mesh, &info);
+    return info.replica_index == 0 && param->holder == 0;
+}
+
+double keel_optimizer_local_square(keel_optimizer *optimizer, float *grad) {
     keel_optimizer *o = optimizer;
     double total = 0;
     if (!o->zero->shared) {
         sum_blocks(o, grad);
-        for (size_t b = 0; b < o->block_count; b++) total += o->block_sums[b];
-        return sqrt(total);
+        for (size_t b = 0; b < o->block_count; b++)
+            if (counts_locally(o, &o->params[o->blocks[b].param])) total += o->block_sums[b];
+        return total;
     }
     for (size_t i = 0; i < o->param_count; i++) {
         const keel_param *p = &o->params[i];
         keel_tap *tap = o->taps[i].grad;
         if (tap->armed) keel_tap_strike(tap, grad + p->offset, 0, p->numel);
-        for (size_t at = 0; at < p->numel; at += BLOCK)
+        for (size_t at = 0; counts_locally(o, p) && at < p->numel; at += BLOCK)
             total += sum_of_squares(grad + p->offset + at, p->numel - at < BLOCK ? p->numel - at : BLOCK);
         keel_tap_over(tap);
     }
-    return sqrt(total);
+    return total;
 }

@@ -15,33 +15,35 @@ static const keel_quantity quantities[KEEL_STEP_TAPS] = {
     [KEEL_STEP_WEIGHT] = KEEL_WEIGHT,
 };
 
-// One number of a parameter, the same on every rank of a stage.
-static keel_status add_rms_tap(keel_optimizer *o, keel_taps *taps, keel_site_info info, keel_tap **tap) {
+// One number of a parameter, the same on every rank of the stages that hold it.
+static keel_status add_rms_tap(keel_optimizer *o, keel_taps *taps, const keel_param *param, keel_site_info info,
+                               keel_tap **tap) {
     const keel_comm *stage = &o->zero->mesh->stage;
     info.quantity = KEEL_ADAM_RMS;
     info.layout = KEEL_LAYOUT_REPLICA;
     info.ndim = 1;
     info.shape[0] = info.numel = 1;
-    info.replica_index = (uint32_t)stage->rank;
-    info.replica_count = (uint32_t)stage->size;
+    info.replica_index = param->holder * (uint32_t)stage->size + (uint32_t)stage->rank;
+    info.replica_count = param->holders * (uint32_t)stage->size;
     return keel_taps_add(taps, &info, tap);
 }
 
-static keel_status add_taps(keel_optimizer *o, keel_taps *taps) {
+static keel_status add_taps(keel_optimizer *o, const keel_model *model, keel_taps *taps) {
+    const uint32_t whole = keel_model_whole_param_count(model);
     for (size_t i = 0; i < o->param_count; i++) {
         keel_site_info info = {.dtype = KEEL_F32};
         keel_zero_describe(o->zero, &o->params[i], &info);
         info.quantity = KEEL_GRAD_REDUCED;
         info.phase = KEEL_PHASE_REDUCTION;
-        info.order = KEEL_ORDER_GRAD_REDUCED + (uint32_t)(o->param_count - 1 - i);
+        info.order = KEEL_ORDER_GRAD_REDUCED + whole - 1 - o->params[i].number;
         keel_status status = keel_taps_add(taps, &info, &o->taps[i].grad);
         info.phase = KEEL_PHASE_OPTIMIZER;
         for (uint32_t q = 0; q < KEEL_STEP_TAPS && status == KEEL_OK; q++) {
             info.quantity = quantities[q];
-            info.order = (uint32_t)i * KEEL_STEP_TAPS + q;
+            info.order = o->params[i].number * KEEL_STEP_TAPS + q;
             status = keel_taps_add(taps, &info, &o->taps[i].step[q]);
         }
-        if (status == KEEL_OK) status = add_rms_tap(o, taps, info, &o->taps[i].rms);
+        if (status == KEEL_OK) status = add_rms_tap(o, taps, &o->params[i], info, &o->taps[i].rms);
         if (status != KEEL_OK) return status;
     }
     return KEEL_OK;
@@ -49,12 +51,16 @@ static keel_status add_taps(keel_optimizer *o, keel_taps *taps) {
 
 static keel_status add_gathers(keel_optimizer *o, keel_collectives *collectives) {
     const keel_zero *zero = o->zero;
+    const keel_comm *pipeline = &zero->mesh->pipeline;
     keel_status status = KEEL_OK;
     for (size_t b = 0; zero->shared && status == KEEL_OK && b < zero->count; b++) {
         const keel_zero_bucket *bucket = &zero->buckets[b];
         char name[64];
         if (bucket->comm->size == 1) continue;
-        snprintf(name, sizeof name, "all_gather.weights.%zu", b);
+        if (pipeline->size == 1)
+            snprintf(name, sizeof name, "all_gather.weights.%zu", b);
+        else
+            snprintf(name, sizeof name, "all_gather.stage.%d.weights.%zu", pipeline->rank, b);
         status = keel_collectives_add(collectives,
                                       &(keel_collective_plan){.name = name,
                                                               .kind = KEEL_ALL_GATHER,
@@ -62,7 +68,8 @@ static keel_status add_gathers(keel_optimizer *o, keel_collectives *collectives)
                                                               .dtype = KEEL_F32,
                                                               .count = bucket->count,
                                                               .share = bucket->share,
-                                                              .comm = bucket->comm},
+                                                              .comm = bucket->comm,
+                                                              .place = {.stage = pipeline->rank}},
                                       &o->gathers[b]);
     }
     return status;
@@ -191,7 +198,7 @@ keel_status keel_optimizer_open(const keel_optimizer_plan *given, keel_optimizer
     o->threads = keel_taps_threads(given->taps);
     keel_status status = allocate(o);
     if (status == KEEL_OK) status = keel_groups_open(given->config, o->params, o->param_count, &o->groups);
-    if (status == KEEL_OK) status = add_taps(o, given->taps);
+    if (status == KEEL_OK) status = add_taps(o, given->model, given->taps);
     if (status == KEEL_OK) status = add_collectives(o, given->collectives);
     if (status == KEEL_OK) {
         // Beside the weights, the first piece of the model, and the gradients, the first of another arena.

@@ -34,8 +34,9 @@ keel_tap *keel_optimizer_grad_tap(keel_optimizer *optimizer, size_t param); // o
 // before every keel_optimizer_step, which takes the norms of groups with a clipping of their own from it. Collective
 // where no rank owns everything.
 keel_status keel_optimizer_grad_norm(keel_optimizer *optimizer, float *grad, double *norm);
-// Norm of all that this rank holds of a gradient that is its own alone, not reduced. Not collective.
-double keel_optimizer_local_norm(keel_optimizer *optimizer, float *grad);
+// Sum of the squares of a gradient that is not reduced over the data: what the ranks that work on the same data have to
+// add up, each with what no rank before it holds. Not collective.
+double keel_optimizer_local_square(keel_optimizer *optimizer, float *grad);
 
 typedef struct keel_update {
     double lr;          // of this update

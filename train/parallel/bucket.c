@@ -23,6 +23,8 @@ struct keel_buckets {
     const keel_zero *zero;
     keel_collective **collectives; // [bucket]; NULL where one rank alone holds what is in it
     MPI_Op op;                     // of the buckets' sums
+    keel_collective *tied;         // between the first and the last stage, of a table that both hold; NULL: none
+    size_t tied_count;             // its elements, the first of the flat buffer
     size_t micro;
     size_t param_left; // parameters before this one are not ready yet
     size_t started;    // buckets, from the end of the buffer, whose reduction has begun
@@ -90,9 +92,37 @@ static keel_status open_op(keel_buckets *made) {
     return keel_fail(KEEL_ERR_COMM, "MPI made no operation for sums in %s", keel_precision_name(made->plan.precision));
 }
 
+static keel_status add_tied(keel_buckets *made) {
+    const keel_buckets_plan *plan = &made->plan;
+    if (made->params[0].holders == 1) return KEEL_OK;
+    made->tied_count = made->params[0].numel;
+    char name[KEEL_SITE_NAME_BYTES + 16];
+    snprintf(name, sizeof name, "all_reduce.%s", made->params[0].name);
+    return keel_collectives_add(plan->collectives,
+                                &(keel_collective_plan){.name = name,
+                                                        .kind = KEEL_ALL_REDUCE,
+                                                        .when = KEEL_EVERY_STEP,
+                                                        .dtype = KEEL_F32,
+                                                        .count = made->tied_count,
+                                                        .comm = &plan->mesh->ends,
+                                                        .op = MPI_SUM,
+                                                        .gradient = true},
+                                &made->tied);
+}
+
 // The K-th bucket from the end of the buffer.
 static size_t from_end(const keel_buckets *buckets, size_t k) {
     return buckets->zero->count - 1 - k;
+}
+
+// Stages have buckets of the same numbers.
+static void name_bucket(const keel_buckets *made, size_t k, char *name, size_t size) {
+    const keel_comm *pipeline = &made->plan.mesh->pipeline;
+    const char *kind = made->zero->shared ? "reduce_scatter" : "all_reduce";
+    if (pipeline->size == 1)
+        snprintf(name, size, "%s.gradient.%zu", kind, k);
+    else
+        snprintf(name, size, "%s.stage.%d.gradient.%zu", kind, pipeline->rank, k);
 }
 
 static keel_status add_collective(keel_buckets *made, size_t k) {
@@ -101,7 +131,7 @@ static keel_status add_collective(keel_buckets *made, size_t k) {
     const bool scatter = made->zero->shared;
     char name[64];
     if (bucket->comm->size == 1) return KEEL_OK;
-    snprintf(name, sizeof name, "%s.gradient.%zu", scatter ? "reduce_scatter" : "all_reduce", k);
+    name_bucket(made, k, name, sizeof name);
     return keel_collectives_add(made->plan.collectives,
                                 &(keel_collective_plan){.name = name,
                                                         .kind = scatter ? KEEL_REDUCE_SCATTER : KEEL_ALL_REDUCE,
@@ -112,7 +142,8 @@ static keel_status add_collective(keel_buckets *made, size_t k) {
                                                         .share = bucket->share,
                                                         .comm = bucket->comm,
                                                         .op = made->op,
-                                                        .gradient = true},
+                                                        .gradient = true,
+                                                        .place = {.stage = made->plan.mesh->pipeline.rank}},
                                 &made->collectives[b]);
 }
 
@@ -141,6 +172,7 @@ keel_status keel_buckets_open(const keel_buckets_plan *plan, keel_buckets **buck
     if (!status) status = keel_arena_allocate(&made->arena);
     if (!status) plan_gradients(made);
     if (!status) status = add_taps(made);
+    if (!status) status = add_tied(made);
     if (!status) status = add_collectives(made);
     if (status)
         keel_buckets_close(made);
@@ -160,7 +192,7 @@ void keel_buckets_close(keel_buckets *buckets) {
 
 void keel_buckets_pair(keel_buckets *buckets, size_t param, keel_tap *reduced) {
     const keel_buckets_plan *plan = &buckets->plan;
-    if (plan->mesh->data_parallel.size > 1 || plan->accumulation > 1 ||
+    if (plan->mesh->data_parallel.size > 1 || plan->accumulation > 1 || buckets->params[param].holders > 1 ||
         buckets->params[param].precision != KEEL_FLOAT32)
         return;
     keel_taps_pair(buckets->taps[param], reduced);
@@ -228,16 +260,28 @@ static keel_status start_one(const keel_buckets *buckets, size_t b) {
                                  : keel_all_reduce_start(collective, data);
 }
 
-// Starts the buckets that lie wholly in [begin, numel).
-static void start(keel_buckets *buckets, size_t begin) {
-    if (buckets->local) return;
+static void start_buckets(keel_buckets *buckets, size_t begin) {
     while (!buckets->status && buckets->started < buckets->zero->count) {
         const size_t b = from_end(buckets, buckets->started);
         if (buckets->zero->buckets[b].begin < begin) break;
         buckets->status = start_one(buckets, b);
         if (!buckets->status) buckets->started++;
     }
+}
+
+// Starts the buckets that lie wholly in [begin, numel). Those of a tied table wait for the sum of its two gradients.
+static void start(keel_buckets *buckets, size_t begin) {
+    if (!buckets->local) start_buckets(buckets, begin > buckets->tied_count ? begin : buckets->tied_count);
+    if (begin == 0 && buckets->tied && !buckets->tied->data && !buckets->status)
+        buckets->status = keel_all_reduce_start(buckets->tied, buckets->sum);
     test_all(buckets);
+}
+
+static void finish_tied(keel_buckets *buckets) {
+    if (!buckets->tied || !buckets->tied->data || buckets->status) return;
+    buckets->status = keel_collective_wait(buckets->tied);
+    keel_round(buckets->params[0].precision, buckets->sum, buckets->tied_count);
+    if (!buckets->local) start_buckets(buckets, 0);
 }
 
 void keel_buckets_ready(void *context, size_t begin) {
@@ -265,6 +309,7 @@ void keel_buckets_unscale(keel_buckets *buckets, double scale) {
 
 keel_status keel_buckets_finish(keel_buckets *buckets, double *waited) {
     const double since = keel_seconds();
+    finish_tied(buckets);
     while (!buckets->status && buckets->finished < buckets->started) {
         keel_collective *collective = buckets->collectives[from_end(buckets, buckets->finished++)];
         if (collective) buckets->status = keel_collective_wait(collective);

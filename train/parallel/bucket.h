@@ -39,7 +39,8 @@ size_t keel_buckets_bytes(const keel_buckets *buckets); // allocated
 float *keel_buckets_begin(keel_buckets *buckets, size_t micro);
 // A keel_grad_ready; its context is the buckets.
 void keel_buckets_ready(void *buckets, size_t begin);
-// LOCAL: from the next step on nothing is reduced, and the gradient of a step is this rank's own. All ranks alike.
+// LOCAL: from the next step on nothing is reduced over the data, and the gradient of a step is that of this rank's
+// own. All ranks alike.
 void keel_buckets_set_local(keel_buckets *buckets, bool local);
 // Takes part in what is left of the step's reductions with whatever there is, for a rank that cannot go on: the others
 // must not wait for ever.

@@ -16,9 +16,14 @@ struct keel_collectives {
     size_t count;
 };
 
-static const char *const kind_names[] = {[KEEL_ALL_REDUCE] = "all_reduce", [KEEL_REDUCE_SCATTER] = "reduce_scatter",
-                                         [KEEL_ALL_GATHER] = "all_gather", [KEEL_BROADCAST] = "broadcast",
-                                         [KEEL_REDUCE] = "reduce",         [KEEL_ALL_TO_ALL] = "all_to_all"};
+static const char *const kind_names[] = {[KEEL_ALL_REDUCE] = "all_reduce",
+                                         [KEEL_REDUCE_SCATTER] = "reduce_scatter",
+                                         [KEEL_ALL_GATHER] = "all_gather",
+                                         [KEEL_BROADCAST] = "broadcast",
+                                         [KEEL_REDUCE] = "reduce",
+                                         [KEEL_ALL_TO_ALL] = "all_to_all",
+                                         [KEEL_SEND] = "send",
+                                         [KEEL_RECEIVE] = "receive"};
 
 static keel_status mpi_failed(const char *name, int code) {
     char text[MPI_MAX_ERROR_STRING] = "";
@@ -87,26 +92,45 @@ void keel_collectives_close(keel_collectives *set) {
     free(set);
 }
 
+// Whether a rank contributes (OUT false) or gets its share only.
+static bool is_share(const keel_collective_plan *plan, bool out) {
+    return plan->kind == (out ? KEEL_REDUCE_SCATTER : KEEL_ALL_GATHER);
+}
+
+static bool is_transfer(const keel_collective_plan *plan) {
+    return plan->kind == KEEL_SEND || plan->kind == KEEL_RECEIVE;
+}
+
+// The ranks that have the same values; NULL: none.
+static const keel_comm *copies_of(const keel_collective_plan *plan, bool out) {
+    if (is_transfer(plan)) return plan->copies;
+    if (plan->kind == KEEL_ALL_TO_ALL) return NULL;
+    return out && !is_share(plan, out) ? plan->comm : NULL;
+}
+
 static keel_layout layout_of(const keel_collective_plan *plan, bool out) {
-    if (plan->kind == KEEL_ALL_TO_ALL) return KEEL_LAYOUT_SAMPLE;
-    if (plan->kind == (out ? KEEL_REDUCE_SCATTER : KEEL_ALL_GATHER)) return KEEL_LAYOUT_SHARD;
-    return out ? KEEL_LAYOUT_REPLICA : KEEL_LAYOUT_PARTIAL;
+    if (is_transfer(plan) || plan->kind == KEEL_ALL_TO_ALL) return KEEL_LAYOUT_SAMPLE;
+    if (!out && !is_share(plan, out)) return KEEL_LAYOUT_PARTIAL;
+    if (plan->place.within) return KEEL_LAYOUT_SAMPLE;
+    return is_share(plan, out) ? KEEL_LAYOUT_SHARD : KEEL_LAYOUT_REPLICA;
 }
 
 static keel_status add_site(keel_collectives *set, const keel_collective_plan *plan, bool out, keel_tap **tap,
                             keel_site **site) {
-    const keel_layout layout = layout_of(plan, out);
+    const keel_collective_place *place = &plan->place;
+    const keel_comm *copies = copies_of(plan, out);
     keel_site_info info = {.quantity = out ? KEEL_COLLECTIVE_OUT : KEEL_COLLECTIVE_IN,
                            .dtype = plan->dtype,
-                           .layout = layout,
-                           .phase = KEEL_PHASE_REDUCTION,
-                           .order = (uint32_t)(2 * set->count + out),
-                           .layer = -1,
+                           .layout = layout_of(plan, out),
+                           .phase = place->within ? place->phase : KEEL_PHASE_REDUCTION,
+                           .order = place->within ? place->order : (uint32_t)(2 * set->count + out),
+                           .layer = place->within ? place->layer : -1,
+                           .stage = place->stage,
                            .ndim = 1,
                            .shape = {plan->count},
                            .numel = plan->count,
-                           .replica_index = layout == KEEL_LAYOUT_REPLICA ? (uint32_t)plan->comm->rank : 0,
-                           .replica_count = layout == KEEL_LAYOUT_REPLICA ? (uint32_t)plan->comm->size : 1};
+                           .replica_index = copies ? (uint32_t)copies->rank : 0,
+                           .replica_count = copies ? (uint32_t)copies->size : 1};
     snprintf(info.name, sizeof info.name, "%s", plan->name);
     snprintf(info.module, sizeof info.module, "%s", kind_names[plan->kind]);
     if (plan->dtype != KEEL_F32) return keel_site_add(keel_taps_probe(set->taps), &info, site);
@@ -135,8 +159,8 @@ keel_status keel_collectives_add(keel_collectives *set, const keel_collective_pl
     if (!status) status = make_shares(made);
     if (status) goto fail;
     if (plan->when == KEEL_EVERY_STEP && plan->comm->size > 1) {
-        status = add_site(set, &made->plan, false, &made->in, &made->in_site);
-        if (!status) status = add_site(set, &made->plan, true, &made->out, &made->out_site);
+        if (plan->kind != KEEL_RECEIVE) status = add_site(set, &made->plan, false, &made->in, &made->in_site);
+        if (!status && plan->kind != KEEL_SEND) status = add_site(set, &made->plan, true, &made->out, &made->out_site);
         if (status) goto fail;
     }
     set->list[set->count++] = made;
@@ -158,7 +182,7 @@ static void look(const keel_collective *collective, bool out) {
     const keel_collective_plan *plan = &collective->plan;
     keel_tap *tap = out ? collective->out : collective->in;
     keel_site *site = out ? collective->out_site : collective->in_site;
-    const bool share = layout_of(plan, out) == KEEL_LAYOUT_SHARD;
+    const bool share = is_share(plan, out);
     const size_t begin = share ? (size_t)collective->begins[plan->comm->rank] : 0;
     const size_t count = share ? (size_t)collective->counts[plan->comm->rank] : plan->count;
     char *data = (char *)collective->data + begin * keel_dtype_size(plan->dtype);
@@ -317,6 +341,20 @@ keel_status keel_all_gather_start(keel_collective *collective, void *data) {
     return end_start(collective, code);
 }
 
+keel_status keel_send_start(keel_collective *collective, void *data) {
+    const keel_collective_plan *plan = &collective->plan;
+    begin(collective, data);
+    return end_start(collective, MPI_Isend(data, (int)plan->count, collective->type, plan->peer, 0, plan->comm->mpi,
+                                           &collective->request));
+}
+
+keel_status keel_receive_start(keel_collective *collective, void *data) {
+    const keel_collective_plan *plan = &collective->plan;
+    begin(collective, data);
+    return end_start(collective, MPI_Irecv(data, (int)plan->count, collective->type, plan->peer, 0, plan->comm->mpi,
+                                           &collective->request));
+}
+
 keel_status keel_collective_test(keel_collective *collective, bool *done) {
     int flag = 1;
     if (collective->data) {
@@ -338,6 +376,12 @@ keel_status keel_collective_wait(keel_collective *collective) {
     return KEEL_OK;
 }
 // NOLINTEND(clang-analyzer-optin.mpi.MPI-Checker)
+
+void keel_collectives_progress(const keel_collectives *set) {
+    int done;
+    for (size_t i = 0; set && i < set->count; i++)
+        if (set->list[i]->data) (void)MPI_Request_get_status(set->list[i]->request, &done, MPI_STATUS_IGNORE);
+}
 
 // Without spinning.
 static int wait_with_naps(MPI_Request *request) {

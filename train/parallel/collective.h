@@ -15,23 +15,38 @@ typedef enum keel_collective_kind {
     KEEL_ALL_GATHER,
     KEEL_BROADCAST,
     KEEL_REDUCE,
-    KEEL_ALL_TO_ALL
+    KEEL_ALL_TO_ALL,
+    KEEL_SEND,
+    KEEL_RECEIVE
 } keel_collective_kind;
 typedef enum keel_collective_when { KEEL_EVERY_STEP, KEEL_AT_START, KEEL_AT_CHECKPOINT } keel_collective_when;
+
+// Where in a pass through the model a collective stands: before the places of its order. Its values are activations or
+// gradients by them, of this data-parallel rank's own data.
+typedef struct keel_collective_place {
+    bool within;
+    keel_phase phase;
+    uint32_t order;
+    int32_t layer; // -1: none
+    int32_t stage;
+} keel_collective_place;
 
 typedef struct keel_collective_plan {
     const char *name; // "all_reduce.gradient.0"; the name of its sites collective_in and collective_out
     keel_collective_kind kind;
     keel_collective_when when; // others than EVERY_STEP: outside any step, have no sites
     keel_dtype dtype;
-    keel_precision precision; // of the values and of OP, for who reads the plan
-    size_t count;             // ALL_TO_ALL: the most that a rank sends, or gets, in a call
-    size_t row;               // ALL_TO_ALL: elements of a row, which goes as a whole
-    const keel_comm *comm;    // borrowed
-    size_t share;             // REDUCE_SCATTER, ALL_GATHER: rank r has elements [r SHARE, (r + 1) SHARE) of COUNT
-    MPI_Op op;                // ALL_REDUCE, REDUCE_SCATTER, REDUCE
-    bool whole;               // OP is called on all COUNT elements together, never on pieces
-    bool gradient;            // float32: the values are gradients, which hold the loss scale
+    keel_precision precision;    // of the values and of OP, for who reads the plan
+    size_t count;                // ALL_TO_ALL: the most that a rank sends, or gets, in a call
+    size_t row;                  // ALL_TO_ALL: elements of a row, which goes as a whole
+    const keel_comm *comm;       // borrowed
+    size_t share;                // REDUCE_SCATTER, ALL_GATHER: rank r has elements [r SHARE, (r + 1) SHARE) of COUNT
+    MPI_Op op;                   // ALL_REDUCE, REDUCE_SCATTER, REDUCE
+    bool whole;                  // OP is called on all COUNT elements together, never on pieces
+    bool gradient;               // float32: the values are gradients, which hold the loss scale
+    keel_collective_place place; // zeros: behind the backward pass, in order of declaration
+    int peer;                    // SEND, RECEIVE: the rank in COMM
+    const keel_comm *copies;     // SEND, RECEIVE: ranks that move the same values, each to or from its own peer
 } keel_collective_plan;
 
 typedef struct keel_collective {
@@ -57,7 +72,8 @@ keel_status keel_collectives_open(keel_taps *taps, keel_collectives **set);
 void keel_collectives_close(keel_collectives *set); // NULL is fine; nothing may be under way
 // Declares a collective and registers its sites. collective_in is this rank's summand (layout partial), or its share of
 // an all-gather (shard); collective_out a replica, or this rank's share of a reduce-scatter (shard). What goes all to
-// all is of each rank's own data (sample).
+// all is of each rank's own data (sample), as is a send, which has only the first, and a receive, which has only the
+// second; of one pair of ranks these come in the same order on both.
 keel_status keel_collectives_add(keel_collectives *set, const keel_collective_plan *plan, keel_collective **collective);
 const keel_collective *keel_collectives_get(const keel_collectives *set, size_t index); // NULL beyond the last
 
@@ -76,9 +92,13 @@ keel_status keel_all_to_all(keel_collective *collective, void *send, const uint3
 keel_status keel_all_reduce_start(keel_collective *collective, void *data);
 keel_status keel_reduce_scatter_start(keel_collective *collective, void *data);
 keel_status keel_all_gather_start(keel_collective *collective, void *data);
+keel_status keel_send_start(keel_collective *collective, void *data);
+keel_status keel_receive_start(keel_collective *collective, void *data);
 // Lets MPI move what is under way. *DONE: nothing is left to wait for.
 keel_status keel_collective_test(keel_collective *collective, bool *done);
 keel_status keel_collective_wait(keel_collective *collective);
+// Lets MPI move whatever of the set is under way, and completes nothing. SET NULL: nothing is.
+void keel_collectives_progress(const keel_collectives *set);
 
 // Every rank of COMM comes with its own status; all leave with that of the lowest rank that failed, and with its text.
 // Naps while it waits, so that ranks with nothing to do leave the cores to the one that works.

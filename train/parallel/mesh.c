@@ -23,13 +23,12 @@ static keel_status check(const keel_parallel_config *config, int64_t world, int6
     return KEEL_OK;
 }
 
-// The ranks of FROM with the same COLOR, in the order of KEY.
-static keel_status split(MPI_Comm from, const char *name, uint32_t color, uint32_t key, uint32_t size,
-                         keel_comm *comm) {
+// The ranks of FROM with the same COLOR, in the order of KEY. MPI_UNDEFINED: this rank is alone.
+static keel_status split(MPI_Comm from, const char *name, int color, uint32_t key, uint32_t size, keel_comm *comm) {
     keel_comm made = {.name = name, .mpi = MPI_COMM_NULL, .size = 1};
-    if (size > 1) {
-        if (MPI_Comm_split(from, (int)color, (int)key, &made.mpi) != MPI_SUCCESS)
-            return keel_fail(KEEL_ERR_COMM, "MPI gave no communicator for %s", name);
+    if (size > 1 && MPI_Comm_split(from, color, (int)key, &made.mpi) != MPI_SUCCESS)
+        return keel_fail(KEEL_ERR_COMM, "MPI gave no communicator for %s", name);
+    if (made.mpi != MPI_COMM_NULL) {
         MPI_Comm_set_errhandler(made.mpi, MPI_ERRORS_RETURN);
         MPI_Comm_set_name(made.mpi, name);
         MPI_Comm_rank(made.mpi, &made.rank);
@@ -68,18 +67,21 @@ keel_status keel_mesh_open(const keel_parallel_config *config, MPI_Comm comm, ke
     const struct {
         keel_comm *comm;
         const char *name;
-        uint32_t color, key, size;
+        int64_t color;
+        uint32_t key, size;
     } groups[] = {
         {&made.data_parallel, "data_parallel", p * tp + t, d, dp},
         {&made.model_parallel, "model_parallel", p * dp + d, t, tp},
         {&made.pipeline, "pipeline", d * tp + t, p, pp},
         {&made.expert_parallel, "expert_parallel", (p * (dp / ep) + d / ep) * tp + t, e, ep},
         {&made.expert_data_parallel, "expert_data_parallel", (p * ep + e) * tp + t, d / ep, dp / ep},
+        {&made.ends, "ends", p > 0 && p + 1 < pp ? MPI_UNDEFINED : (int64_t)d * tp + t, p, pp},
         {&made.stage, "stage", p, d * tp + t, dp * tp},
         {&made.model, "model", d, p * tp + t, tp * pp},
     };
     for (size_t i = 0; i < sizeof groups / sizeof *groups && !status; i++)
-        status = split(made.world.mpi, groups[i].name, groups[i].color, groups[i].key, groups[i].size, groups[i].comm);
+        status =
+            split(made.world.mpi, groups[i].name, (int)groups[i].color, groups[i].key, groups[i].size, groups[i].comm);
     if (status)
         keel_mesh_close(&made);
     else
@@ -88,9 +90,15 @@ keel_status keel_mesh_open(const keel_parallel_config *config, MPI_Comm comm, ke
 }
 
 void keel_mesh_close(keel_mesh *mesh) {
-    keel_comm *const comms[] = {&mesh->model,           &mesh->stage,    &mesh->expert_data_parallel,
-                                &mesh->expert_parallel, &mesh->pipeline, &mesh->model_parallel,
-                                &mesh->data_parallel,   &mesh->world};
+    keel_comm *const comms[] = {&mesh->model,
+                                &mesh->stage,
+                                &mesh->ends,
+                                &mesh->expert_data_parallel,
+                                &mesh->expert_parallel,
+                                &mesh->pipeline,
+                                &mesh->model_parallel,
+                                &mesh->data_parallel,
+                                &mesh->world};
     for (size_t i = 0; i < sizeof comms / sizeof *comms; i++)
         if (comms[i]->name && comms[i]->mpi != MPI_COMM_NULL) MPI_Comm_free(&comms[i]->mpi);
     *mesh = (keel_mesh){0};
@@ -108,6 +116,7 @@ keel_mesh keel_mesh_alone(void) {
         .pipeline = {MPI_COMM_NULL, "pipeline", 0, 1},
         .expert_parallel = {MPI_COMM_NULL, "expert_parallel", 0, 1},
         .expert_data_parallel = {MPI_COMM_NULL, "expert_data_parallel", 0, 1},
+        .ends = {MPI_COMM_NULL, "ends", 0, 1},
         .stage = {MPI_COMM_NULL, "stage", 0, 1},
         .model = {MPI_COMM_NULL, "model", 0, 1},
     };

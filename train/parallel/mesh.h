@@ -25,6 +25,7 @@ typedef struct keel_mesh {
     keel_comm pipeline;             // pp ranks, one of each stage, in the order of the stages
     keel_comm expert_parallel;      // ep ranks: the experts of a layer are shared out among them
     keel_comm expert_data_parallel; // dp / ep ranks: the same experts, each with other data
+    keel_comm ends;                 // 2 ranks, of the first and the last stage; 1 on those between
     keel_comm stage;                // dp * tp ranks of one pipeline stage
     keel_comm model;                // tp * pp ranks that hold one copy of the dense model together
 } keel_mesh;

@@ -22,7 +22,8 @@ typedef struct run { // parameters, one after another, that the same ranks hold
 static run run_from(const keel_mesh *mesh, const keel_param *params, size_t count, size_t *next) {
     size_t i = *next;
     run r = {.comm = holders(mesh, &params[i]), .begin = params[i].offset};
-    while (i < count && holders(mesh, &params[i]) == r.comm) i++;
+    // A table that two stages hold is cut alike on both, so that its ranks add it up in the same order.
+    while (i < count && holders(mesh, &params[i]) == r.comm && params[i].holders == params[*next].holders) i++;
     r.end = params[i - 1].offset + params[i - 1].numel;
     *next = i;
     return r;

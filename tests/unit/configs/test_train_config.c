@@ -469,6 +469,49 @@ static void test_experts(void **state) {
                            "t.yaml:5:11: callback: drop rates are wanted, but the model has no experts");
 }
 
+static void assert_set(const bool *set, const bool *expected, size_t count) {
+    for (size_t i = 0; i < count; i++) assert_int_equal(set[i], expected[i]);
+}
+
+static void test_stages_and_recompute(void **state) {
+    (void)state;
+    keel_train_config *c =
+        parse_with("parallel_config: {pipeline_stage: 2, micro_batch_num: 4, pipeline_layers: [1, 1]}\n"
+                   "recompute_config: {recompute: [1], select_recompute: true}\n");
+    assert_int_equal(c->parallel.pipeline_layers[0] + c->parallel.pipeline_layers[1], 2);
+    assert_int_equal(keel_train_micro_batches(c), 4);
+    assert_set(c->recompute.full, (bool[]){false, true}, 2);
+    assert_set(c->recompute.select, (bool[]){true, true}, 2);
+    keel_train_config_free(c);
+    c = parse_with("recompute_config: {recompute: false}\nparallel_config: {micro_batch_num: 4}\n");
+    assert_null(c->recompute.full);
+    assert_null(c->parallel.pipeline_layers);
+    assert_int_equal(keel_train_micro_batches(c), 1);
+    keel_train_config_free(c);
+    static const struct {
+        const char *text, *message;
+    } cases[] = {
+        {"parallel_config: {pipeline_stage: 3}\n",
+         "t.yaml:5:35: parallel_config.pipeline_stage: 3 stages for num_layers 2: every stage needs a layer"},
+        {"parallel_config: {pipeline_stage: 2, pipeline_layers: [1, 2]}\n",
+         "t.yaml:5:55: parallel_config.pipeline_layers: the stages have 3 layers together, but num_layers is 2"},
+        {"parallel_config: {pipeline_stage: 2, pipeline_layers: [2]}\n",
+         "t.yaml:5:55: parallel_config.pipeline_layers: 1 numbers of layers for pipeline_stage 2"},
+        {"parallel_config: {pipeline_stage: 2, pipeline_layers: [2, 0]}\n",
+         "t.yaml:5:59: parallel_config.pipeline_layers.1: must be from 1 to num_layers, 2; found 0"},
+        {"recompute_config: {select_recompute: [2]}\n",
+         "t.yaml:5:39: recompute_config.select_recompute.0: no layer 2: num_layers is 2, and they are counted from 0"},
+        {"recompute_config: {recompute: some}\n",
+         "t.yaml:5:31: recompute_config.recompute: expected true or false, found 'some'"},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        keel_train_config *refused = NULL;
+        assert_int_equal(parse(runner, gpt2, lr, dataset, cases[i].text, &refused), KEEL_ERR_CONFIG);
+        assert_string_equal(keel_error(), cases[i].message);
+        assert_null(refused);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_presets_load),
@@ -482,6 +525,7 @@ int main(void) {
         cmocka_unit_test(test_empty_and_not_a_mapping),
         cmocka_unit_test(test_overrides),
         cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_stages_and_recompute),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
