@@ -362,7 +362,7 @@ static keel_status train(const arguments *args, const keel_affinity *affinity, b
                                &trainer);
     if ((status = agree(status))) goto done;
     if (args->print_structure) {
-        if (rank == 0) keel_trainer_print_structure(trainer, stdout);
+        status = agree(keel_trainer_print_structure(trainer, stdout));
         goto done;
     }
     if ((status = agree(keel_probe_start(probe)))) goto done;

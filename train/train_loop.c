@@ -6,11 +6,14 @@
 
 #include "train/clock.h"
 #include "train/cpu_wait.h"
+#include "train/memory_peak.h"
 #include "train/pretrained.h"
 #include "train/trainer_state.h"
 
 // KEEL_CONTROL_STOP of a rank; the greatest decides.
 enum { STOP_BY_CALLER = 1, STOP_BY_MONITOR };
+
+enum { PEAK_STEPS = 16 }; // between two looks at the peak of memory
 
 // What a step finds out on its way.
 typedef struct outcome {
@@ -107,7 +110,7 @@ static void end_step(keel_trainer *trainer, keel_step *end, outcome *out, double
     const double speed = tokens / end->seconds;
 
     set_scalar(trainer, KEEL_SCALAR_LOSS, loss);
-    set_scalar(trainer, KEEL_SCALAR_LOSS_MAX, out->loss_max);
+    if (keel_stage_is_last(&trainer->stage)) set_scalar(trainer, KEEL_SCALAR_LOSS_MAX, out->loss_max);
     set_scalar(trainer, KEEL_SCALAR_PERPLEXITY, exp(loss));
     set_scalar(trainer, KEEL_SCALAR_LR, out->lr);
     set_scalar(trainer, KEEL_SCALAR_GRAD_NORM, out->grad_norm);
@@ -116,6 +119,10 @@ static void end_step(keel_trainer *trainer, keel_step *end, outcome *out, double
     set_scalar(trainer, KEEL_SCALAR_REDUCE_WAIT, out->waited);
     set_scalar(trainer, KEEL_SCALAR_REDUCE_WAIT_LEAST, out->waited);
     set_scalar(trainer, KEEL_SCALAR_CPU_WAIT, out->queued);
+    // It grows at the start and seldom later.
+    if (end->step - trainer->resumed_step <= PEAK_STEPS || end->step % PEAK_STEPS == 0)
+        trainer->memory_peak = keel_memory_peak();
+    set_scalar(trainer, KEEL_SCALAR_RSS_PEAK, trainer->memory_peak);
     const bool scaled = trainer->config->wrapper.scale_sense.type != KEEL_LOSS_SCALE_NONE;
     if (scaled) set_scalar(trainer, KEEL_SCALAR_LOSS_SCALE, out->loss_scale);
     keel_routing_report_tell(&trainer->routing, trainer->probe, loss, &trainer->report);
@@ -198,6 +205,18 @@ static keel_status diverged(const keel_trainer *trainer, const outcome *out) {
                      step, isnan(out->grad_norm) ? "NaN" : "infinite", scale, in_row);
 }
 
+static keel_status tell_memory(const keel_trainer *trainer) {
+    const double peak = keel_memory_peak(), mebibyte = 1 << 20;
+    double ends[2] = {peak, -peak};
+    const keel_status status = keel_all_reduce(trainer->memory, ends);
+    if (status) return status;
+    if (ends[0] == -ends[1])
+        keel_trainer_note(trainer, "peak memory of a rank: %.1f MiB", ends[0] / mebibyte);
+    else
+        keel_trainer_note(trainer, "peak memory of a rank: %.1f to %.1f MiB", -ends[1] / mebibyte, ends[0] / mebibyte);
+    return KEEL_OK;
+}
+
 // BY_MONITOR: with a critical incident open, which leaves no checkpoint to write, and which the caller tells of.
 static keel_status finish_run(keel_trainer *trainer, bool by_monitor, bool critical_open) {
     const uint64_t steps = (uint64_t)trainer->config->runner.steps;
@@ -219,7 +238,8 @@ static keel_status finish_run(keel_trainer *trainer, bool by_monitor, bool criti
         status = keel_pretrained_save(path, trainer->reshard);
         if (!status) keel_trainer_note(trainer, "%s: %s", idle ? "model of that checkpoint" : "trained model", path);
     }
-    return keel_agree(world, status);
+    status = keel_agree(world, status);
+    return status ? status : tell_memory(trainer);
 }
 
 keel_status keel_trainer_run(keel_trainer *trainer) {

@@ -109,6 +109,19 @@ static keel_status open_control(keel_trainer *trainer) {
                                 &trainer->control);
 }
 
+// The greatest and the least peak of a rank's memory, told at the end.
+static keel_status open_memory(keel_trainer *trainer) {
+    return keel_collectives_add(trainer->collectives,
+                                &(keel_collective_plan){.name = "all_reduce.memory",
+                                                        .kind = KEEL_ALL_REDUCE,
+                                                        .when = KEEL_AT_END,
+                                                        .dtype = KEEL_F64,
+                                                        .count = 2,
+                                                        .comm = &trainer->mesh.world,
+                                                        .op = MPI_MAX},
+                                &trainer->memory);
+}
+
 static keel_status add_scalars(keel_trainer *trainer) {
     static const struct {
         const char *name;
@@ -124,6 +137,7 @@ static keel_status add_scalars(keel_trainer *trainer) {
         [KEEL_SCALAR_REDUCE_WAIT] = {"reduce_wait_seconds", KEEL_SCALAR_MAX},
         [KEEL_SCALAR_CPU_WAIT] = {"cpu_wait_seconds", KEEL_SCALAR_MAX},
         [KEEL_SCALAR_REDUCE_WAIT_LEAST] = {"reduce_wait_least_seconds", KEEL_SCALAR_MIN},
+        [KEEL_SCALAR_RSS_PEAK] = {"rss_peak_bytes", KEEL_SCALAR_MAX},
         [KEEL_SCALAR_LOSS_SCALE] = {"loss_scale", KEEL_SCALAR_FIRST}};
     const bool scaled = trainer->config->wrapper.scale_sense.type != KEEL_LOSS_SCALE_NONE;
     const size_t count = scaled ? KEEL_SCALAR_TRAINER_COUNT : KEEL_SCALAR_LOSS_SCALE;
@@ -229,6 +243,7 @@ static keel_status open_model(keel_trainer *trainer) {
     if (!status) (void)keel_model_params(trainer->model, &params);
     for (size_t i = 0; i < params; i++)
         keel_buckets_pair(trainer->buckets, i, keel_optimizer_grad_tap(trainer->optimizer, i));
+    if (!status) status = open_memory(trainer);
     if (!status) status = add_scalars(trainer);
     if (!status)
         status = keel_routing_report_open(&config->model, trainer->probe, &trainer->mesh, trainer->collectives,

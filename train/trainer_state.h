@@ -37,6 +37,7 @@ typedef enum keel_trainer_scalar {
     KEEL_SCALAR_REDUCE_WAIT,
     KEEL_SCALAR_CPU_WAIT,          // for which a rank had no processor on its way to that wait
     KEEL_SCALAR_REDUCE_WAIT_LEAST, // the same, merged by min: who waits least is waited for
+    KEEL_SCALAR_RSS_PEAK,          // memory_peak.h
     KEEL_SCALAR_LOSS_SCALE,        // the last: it is there only where one is configured
     KEEL_SCALAR_TRAINER_COUNT
 } keel_trainer_scalar;
@@ -72,7 +73,9 @@ struct keel_trainer {
     uint64_t resumed_step;
     uint64_t saved_step; // of the last checkpoint that was written or tried
     uint32_t scalars[KEEL_SCALAR_TRAINER_COUNT];
-    int cpu_wait; // see cpu_wait.h
+    int cpu_wait;       // see cpu_wait.h
+    double memory_peak; // bytes, when it was last asked for
+    keel_collective *memory;
     atomic_bool stop;
 };
 

@@ -102,6 +102,7 @@ static void test_given_layers(void) {
     train(&config, &record);
     CHECK(check_rank != 0 || strstr(record.notes, "gradient_accumulation_steps 8 has no effect"));
     CHECK(check_rank != 0 || strstr(record.notes, "micro_batch_num 2"));
+    CHECK(check_rank != 0 || strstr(record.notes, "peak memory of a rank"));
     check_near(&record, &alone, "layers as they are given");
     rig_remove_folder(folder);
 }
@@ -172,6 +173,35 @@ static void test_nan(char *site, char *quantity) {
     check_say(quantity);
 }
 
+// Rank 0 prints what every stage has.
+static void test_structure(void) {
+    static rig_record record;
+    char *folder = rig_folder(), *text = NULL, wanted[64];
+    size_t size;
+    const keel_train_config config = pipeline_config(folder, check_size, 2, 5, true);
+    FILE *out = check_rank == 0 ? open_memstream(&text, &size) : NULL;
+    rig r;
+    CHECK(rig_open(&config, &language, false, &record, &r) == KEEL_OK);
+    CHECK(keel_trainer_print_structure(r.trainer, out) == KEEL_OK);
+    rig_close(&r);
+    if (check_rank == 0) {
+        fclose(out);
+        for (int stage = 0; stage < check_size; stage++) {
+            snprintf(wanted, sizeof wanted, "stage %d of %d, from 0: layers ", stage, check_size);
+            CHECK(strstr(text, wanted));
+        }
+        const int border = (int)keel_stage_of(&config, 0).layers - 1;
+        snprintf(wanted, sizeof wanted, "send.layers.%d ", border);
+        CHECK(strstr(text, wanted));
+        snprintf(wanted, sizeof wanted, "receive.layers.%d ", border);
+        CHECK(strstr(text, wanted));
+        CHECK(strstr(text, "all_reduce.embedding.weight") && strstr(text, "layers.4"));
+    }
+    free(text);
+    rig_remove_folder(folder);
+    check_say("the structure of all stages");
+}
+
 int main(void) {
     int provided;
     check_begin(&provided);
@@ -184,6 +214,7 @@ int main(void) {
     test_recompute(true);
     test_recompute(false);
     for (int stage = 0; stage < check_size; stage++) test_failure(stage);
+    test_structure();
     test_nan("layers.0.mlp.down", "activation");
     test_nan("layers.4.attention.qkv.weight", "grad_unreduced");
     MPI_Finalize();

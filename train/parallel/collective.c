@@ -416,3 +416,21 @@ keel_status keel_agree(const keel_comm *comm, keel_status status) {
     if (lowest == comm->rank) return status;
     return keel_fail((keel_status)failure.status, "%s", failure.text);
 }
+
+keel_status keel_share_text(const keel_comm *comm, int from, char **text) {
+    const bool mine = comm->rank == from;
+    int length = mine ? (int)strlen(*text) : 0;
+    if (comm->size == 1) return KEEL_OK;
+    int code = MPI_Bcast(&length, 1, MPI_INT, from, comm->mpi);
+    if (code != MPI_SUCCESS) return mpi_failed(comm->name, code);
+    char *shared = mine ? *text : calloc((size_t)length + 1, 1);
+    keel_status status = shared ? KEEL_OK : keel_fail(KEEL_ERR_MEMORY, "no memory for a text of %d bytes", length);
+    status = keel_agree(comm, status);
+    if (!status) {
+        code = MPI_Bcast(shared, length, MPI_CHAR, from, comm->mpi);
+        if (code != MPI_SUCCESS) status = mpi_failed(comm->name, code);
+    }
+    if (!mine && status) free(shared);
+    if (!mine && !status) *text = shared;
+    return status;
+}

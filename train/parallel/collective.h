@@ -19,7 +19,12 @@ typedef enum keel_collective_kind {
     KEEL_SEND,
     KEEL_RECEIVE
 } keel_collective_kind;
-typedef enum keel_collective_when { KEEL_EVERY_STEP, KEEL_AT_START, KEEL_AT_CHECKPOINT } keel_collective_when;
+typedef enum keel_collective_when {
+    KEEL_EVERY_STEP,
+    KEEL_AT_START,
+    KEEL_AT_CHECKPOINT,
+    KEEL_AT_END
+} keel_collective_when;
 
 // Where in a pass through the model a collective stands: before the places of its order. Its values are activations or
 // gradients by them, of this data-parallel rank's own data.
@@ -103,5 +108,8 @@ void keel_collectives_progress(const keel_collectives *set);
 // Every rank of COMM comes with its own status; all leave with that of the lowest rank that failed, and with its text.
 // Naps while it waits, so that ranks with nothing to do leave the cores to the one that works.
 keel_status keel_agree(const keel_comm *comm, keel_status status);
+
+// TEXT of rank FROM of COMM becomes that of all; malloc'ed, owned by the caller.
+keel_status keel_share_text(const keel_comm *comm, int from, char **text);
 
 #endif
