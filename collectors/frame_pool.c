@@ -30,16 +30,18 @@ static bool copy_shape(const keel_frame_shape *from, keel_frame_shape *to) {
 }
 
 keel_status keel_frame_pool_open(keel_frame_pool *pool, const keel_frame_shape *shape, const keel_frame_shape *whole,
-                                 uint32_t count, bool empty) {
+                                 uint32_t count, size_t values, bool empty) {
     *pool = (keel_frame_pool){.count = count, .frame_bytes = bytes_of(shape)};
     const size_t largest = whole ? bytes_of(whole) : pool->frame_bytes;
     const size_t stride = (largest + FRAME_ALIGNMENT - 1) / FRAME_ALIGNMENT * FRAME_ALIGNMENT;
     const uint32_t frames = count + empty + (whole != NULL);
-    pool->bytes = stride * frames;
-    pool->memory = aligned_alloc(FRAME_ALIGNMENT, pool->bytes);
+    const size_t all_values = values * (count + empty);
+    pool->bytes = stride * frames + all_values * sizeof *pool->values;
+    pool->memory = aligned_alloc(FRAME_ALIGNMENT, stride * frames);
+    pool->values = calloc(all_values + 1, sizeof *pool->values);
     pool->slots = calloc(count, sizeof *pool->slots);
-    if (!pool->memory || !pool->slots || !open_ring(&pool->free, count) || !open_ring(&pool->ended, count) ||
-        !open_ring(&pool->recorded, count) || !copy_shape(shape, &pool->shape) ||
+    if (!pool->memory || !pool->values || !pool->slots || !open_ring(&pool->free, count) ||
+        !open_ring(&pool->ended, count) || !open_ring(&pool->recorded, count) || !copy_shape(shape, &pool->shape) ||
         (whole && !copy_shape(whole, &pool->whole_shape))) {
         keel_frame_pool_close(pool);
         return keel_fail(KEEL_ERR_MEMORY, "no memory for %u frames of %zu bytes", frames, largest);
@@ -47,10 +49,12 @@ keel_status keel_frame_pool_open(keel_frame_pool *pool, const keel_frame_shape *
     char *at = pool->memory;
     for (uint32_t i = 0; i < count; i++, at += stride) {
         pool->slots[i].frame = lay_out(at, shape);
+        pool->slots[i].values = pool->values + i * values;
         keel_ring_put(&pool->free, &pool->slots[i]);
     }
     if (empty) {
         pool->empty = lay_out(at, shape);
+        pool->no_values = pool->values + count * values;
         at += stride;
     }
     if (whole) pool->spare = lay_out(at, whole);
@@ -76,6 +80,7 @@ void keel_frame_pool_clear(const keel_frame_pool *pool, keel_slot *slot) {
 
 void keel_frame_pool_close(keel_frame_pool *pool) {
     free(pool->memory);
+    free(pool->values);
     free(pool->shape.merges);
     free(pool->whole_shape.merges);
     free(pool->slots);

@@ -12,6 +12,7 @@
 
 typedef struct keel_slot {
     keel_frame *frame;
+    uint64_t *values; // of single ranks (rank_series.h)
     uint64_t
         sequence; // of the step end in this process, from 1; the same on every rank, also where step numbers repeat
     bool record;  // false: only to be cleared
@@ -54,16 +55,18 @@ typedef struct keel_frame_pool {
     // of the whole run are shaped like this rank's.
     keel_frame *spare;
     uint32_t count;
+    uint64_t *no_values; // such a rank's values
     keel_frame *empty; // one frame more, cleared: for a rank that has nothing to give to a merge; NULL where not wanted
     keel_ring free, ended, recorded; // to the training thread, from it, to the recorder
     void *memory;
+    uint64_t *values;
     keel_slot *slots;
 } keel_frame_pool;
 
-// COUNT frames, cleared and in the free ring, and the EMPTY one where wanted. Shapes are copied. WHOLE: that of the
-// whole run, at least as large; NULL: the same, or none of this rank's business.
+// COUNT frames, with VALUES values of single ranks each, cleared and in the free ring, and the EMPTY one where wanted.
+// Shapes are copied. WHOLE: that of the whole run, at least as large; NULL: the same, or none of this rank's business.
 keel_status keel_frame_pool_open(keel_frame_pool *pool, const keel_frame_shape *shape, const keel_frame_shape *whole,
-                                 uint32_t count, bool empty);
+                                 uint32_t count, size_t values, bool empty);
 // The spare frame, cleared in the shape of the whole run; NULL where there is none.
 keel_frame *keel_frame_pool_whole(keel_frame_pool *pool);
 // The spare frame becomes SLOT's, and SLOT's the spare one.

@@ -27,7 +27,13 @@ typedef struct keel_merge_order {
     uint64_t step;     // its step number, for a check
 } keel_merge_order;
 
-// The calls of one thread. One operation at a time: announce, reduce or gather, then test until done.
+// What one rank gives of its own values (rank_series.h): COUNT of eight bytes, at OFFSET of rank 0's.
+typedef struct keel_rank_part {
+    uint32_t rank, count;
+    size_t offset;
+} keel_rank_part;
+
+// The calls of one thread. One operation at a time: announce, reduce, gather or collect, then test until done.
 typedef struct keel_merge {
     void *context;
     uint32_t rank, size; // of this process; rank 0 gets the result
@@ -47,6 +53,9 @@ typedef struct keel_merge {
     keel_status (*reduce)(void *context, keel_frame *frame, keel_frame *whole);
     // Begins to bring the ranks' MINE to rank 0, where *ALL, one a rank, is valid until the next operation.
     keel_status (*gather)(void *context, const keel_copy *mine, keel_copy **all);
+    // Begins to bring each PART to rank 0, whose own is where it belongs. The ranks of parts take part, and rank 0,
+    // which has them all; elsewhere there is one. VALUES must live until done.
+    keel_status (*collect)(void *context, uint64_t *values, const keel_rank_part *parts, uint32_t count);
     // Drives the operation; *done is set when this rank's part is over.
     keel_status (*test)(void *context, bool *done);
     // Frees the context. Collective unless ABANDONED: then nothing that an unfinished operation may touch is freed.

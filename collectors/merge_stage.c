@@ -14,12 +14,13 @@ enum {
     TESTS_PER_LOOK = 16, // a large frame goes in many pieces, and a test moves a few
 };
 
-typedef enum phase { IDLE, ANNOUNCING, AWAITING_STEP, REDUCING, JUDGING, ASKING, CLOSED, ABANDONED } phase;
+typedef enum phase { IDLE, ANNOUNCING, AWAITING_STEP, REDUCING, COLLECTING, JUDGING, ASKING, CLOSED, ABANDONED } phase;
 
 struct keel_merge_stage {
     const keel_merge *merge; // NULL: one process
     const keel_whole_table *table;
     keel_copies *copies;
+    const keel_rank_series_table *ranks;
     keel_frame_pool *pool;
     keel_recorder *recorder;
     double timeout;
@@ -212,6 +213,13 @@ static void judge(keel_merge_stage *stage) {
     begin(stage, JUDGING, stage->merge->announce(stage->merge->context, judgement));
 }
 
+static void finish_values(keel_merge_stage *stage) {
+    if (stage->table->compares)
+        judge(stage);
+    else
+        finish_step(stage);
+}
+
 static void finish_reduction(keel_merge_stage *stage) {
     if (stage->slot && stage->widens) keel_frame_pool_take_whole(stage->pool, stage->slot);
     if (stage->slot && stage->leads) { // which rank's header the merge has kept is open
@@ -222,10 +230,13 @@ static void finish_reduction(keel_merge_stage *stage) {
         step->flags = flags;
         step->seconds = seconds;
     }
-    if (stage->table->compares)
-        judge(stage);
+    const keel_rank_series_table *ranks = stage->ranks;
+    if (ranks->part_count > 0)
+        begin(stage, COLLECTING,
+              stage->merge->collect(stage->merge->context, stage->slot ? stage->slot->values : stage->pool->no_values,
+                                    ranks->parts, ranks->part_count));
     else
-        finish_step(stage);
+        finish_values(stage);
 }
 
 static void finish_judgement(keel_merge_stage *stage) {
@@ -257,6 +268,9 @@ static void finish_operation(keel_merge_stage *stage) {
         break;
     case REDUCING:
         finish_reduction(stage);
+        break;
+    case COLLECTING:
+        finish_values(stage);
         break;
     case JUDGING:
         finish_judgement(stage);
@@ -312,7 +326,10 @@ static void widen(keel_merge_stage *stage, keel_slot *slot) {
 static void pass_on(keel_merge_stage *stage) {
     const uint64_t ended = atomic_load(&stage->ended);
     for (keel_slot *slot; (slot = keel_ring_take(&stage->pool->ended));) {
-        if (stage->leads) widen(stage, slot);
+        if (stage->leads) {
+            widen(stage, slot);
+            keel_rank_series_forget_others(stage->ranks, slot->values);
+        }
         slot->frame->step.flags |= KEEL_STEP_DROPPED;
         hand_on(stage, slot, stage->leads);
     }
@@ -332,6 +349,7 @@ static bool advance(keel_merge_stage *stage) {
             break;
         case ANNOUNCING:
         case REDUCING:
+        case COLLECTING:
         case JUDGING:
         case ASKING:
             if (in_flight(stage)) return true;
@@ -379,6 +397,7 @@ keel_status keel_merge_stage_open(const keel_merge_stage_options *options, keel_
     stage->merge = options->merge;
     stage->table = options->whole;
     stage->copies = options->copies;
+    stage->ranks = options->ranks;
     stage->pool = options->pool;
     stage->recorder = options->recorder;
     stage->timeout = options->timeout_seconds;

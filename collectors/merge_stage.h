@@ -5,6 +5,8 @@
 //                                                                        or a skip where it holds none
 //     others   IDLE -> ANNOUNCING -> AWAITING_STEP -> REDUCING -> IDLE   as rank 0 says
 //
+// Where values of single ranks are asked for, those that give some go on REDUCING -> COLLECTING, and rank 0 with them.
+//
 // Where replicas are compared each reduction is followed by rank 0's word on whether they agree, REDUCING -> JUDGING,
 // and where they do not, by the checksums of one site from all ranks, -> ASKING -> IDLE: so that the row names the
 // rank.
@@ -16,6 +18,7 @@
 
 #include "collectors/frame_pool.h"
 #include "collectors/merge.h"
+#include "collectors/rank_series.h"
 #include "collectors/recorder.h"
 
 typedef struct keel_merge_stage keel_merge_stage;
@@ -24,6 +27,7 @@ typedef struct keel_merge_stage_options {
     const keel_merge *merge;       // NULL: one process. Borrowed, like the others
     const keel_whole_table *whole; // complete on rank 0
     keel_copies *copies;           // of this rank
+    const keel_rank_series_table *ranks;
     keel_frame_pool *pool;
     keel_recorder *recorder;
     double timeout_seconds; // counted while this process runs: being stopped does not use it up

@@ -33,6 +33,7 @@ struct keel_monitor {
 
     keel_whole_table whole; // complete on rank 0
     keel_copies copies;     // of this rank, where replicas are compared
+    keel_rank_series_table ranks;
     keel_run_tables tables;
     keel_frame_pool pool;
     keel_recorder *recorder;
@@ -116,7 +117,9 @@ static keel_status open_pool(keel_monitor *monitor, const keel_rank_table *own) 
     if (!status && several) status = copy_shape(&monitor->whole.table, &whole);
     const uint32_t count = (uint32_t)monitor->options.config->queue_depth + FRAMES_AT_WORK;
     if (!status)
-        status = keel_frame_pool_open(&monitor->pool, &shape, several ? &whole : NULL, count, monitor->rank != 0);
+        status = keel_frame_pool_open(&monitor->pool, &shape, several ? &whole : NULL, count,
+                                      monitor->ranks.value_count, monitor->rank != 0);
+    if (!status && monitor->pool.empty) keel_rank_series_take(&monitor->ranks, NULL, monitor->pool.no_values);
     free(shape.merges);
     free(whole.merges);
     return status;
@@ -162,11 +165,11 @@ static keel_status plan(keel_monitor *monitor, const keel_probe *probe, keel_sit
         const keel_status status = keel_quantity_check(keel_probe_site_info(probe, s));
         if (status) return status;
     }
-    uint64_t *op_masks = calloc((size_t)sites + 1, sizeof *op_masks);
-    if (!op_masks) return keel_fail(KEEL_ERR_MEMORY, "no memory for %u sites", sites);
-    keel_status status = keel_select(monitor->options.config, probe, plans, op_masks);
-    if (!status) status = keel_rank_table_open(probe, plans, op_masks, own);
-    free(op_masks);
+    keel_status status = keel_rank_table_open(probe, plans, own);
+    if (status) return status;
+    own->ranks_hash = keel_select_ranks_hash(monitor->options.config);
+    status = keel_select(monitor->options.config, probe, own->plans, own->op_masks, own->rank_entries);
+    if (!status && sites) memcpy(plans, own->plans, sites * sizeof *plans);
     return status;
 }
 
@@ -187,7 +190,7 @@ static keel_status open_tables(keel_monitor *monitor) {
                                                   .tp = monitor->options.tp,
                                                   .pp = monitor->options.pp,
                                                   .ep = monitor->options.ep},
-                             &monitor->whole.table, &monitor->tables);
+                             &monitor->whole.table, &monitor->ranks, &monitor->tables);
     if (status) return status;
     return keel_select_warn(monitor->options.config, monitor->whole.table.sites, monitor->whole.table.site_count);
 }
@@ -195,7 +198,9 @@ static keel_status open_tables(keel_monitor *monitor) {
 // Frames, rows and threads.
 static keel_status open_ways(keel_monitor *monitor, const keel_rank_table *own) {
     const bool leads = monitor->rank == 0;
-    keel_status status = open_pool(monitor, own);
+    keel_status status = keel_rank_series_open(monitor->options.config, own, &monitor->whole, monitor->rank,
+                                               monitor->options.merge ? monitor->merge.size : 1, &monitor->ranks);
+    if (!status) status = open_pool(monitor, own);
     if (!status && monitor->whole.compares) status = keel_copies_open(own, &monitor->copies);
     if (!status && leads) status = open_tables(monitor);
     if (!status)
@@ -210,6 +215,7 @@ static keel_status open_ways(keel_monitor *monitor, const keel_rank_table *own) 
             &(keel_merge_stage_options){.merge = monitor->options.merge,
                                         .whole = &monitor->whole,
                                         .copies = &monitor->copies,
+                                        .ranks = &monitor->ranks,
                                         .pool = &monitor->pool,
                                         .recorder = monitor->recorder,
                                         .timeout_seconds = monitor->options.config->merge_timeout_seconds},
@@ -250,6 +256,11 @@ static keel_frame *frame_begin(void *context, uint64_t step) {
     else if (monitor->rank == 0 || !keel_merge_stage_abandoned(monitor->stage))
         monitor->filling = keel_ring_take(&monitor->pool.free);
     return monitor->filling ? monitor->filling->frame : NULL;
+}
+
+static void frame_observed(void *context, keel_frame *frame) {
+    keel_monitor *monitor = context;
+    keel_rank_series_take(&monitor->ranks, frame, monitor->filling->values);
 }
 
 static void frame_end(void *context, keel_frame *frame, const keel_step *step) {
@@ -320,6 +331,7 @@ keel_status keel_monitor_attach(keel_monitor *monitor, keel_probe *probe) {
     keel_probe_set_backend(probe, &(keel_backend){.context = monitor,
                                                   .start = start,
                                                   .frame_begin = frame_begin,
+                                                  .frame_observed = frame_observed,
                                                   .frame_end = frame_end,
                                                   .poll = poll,
                                                   .wait = wait,
@@ -335,7 +347,8 @@ const char *keel_monitor_describe(const keel_monitor *monitor) {
 }
 
 size_t keel_monitor_bytes(const keel_monitor *monitor) {
-    const size_t bytes = monitor->pool.bytes + monitor->copies.count * sizeof *monitor->copies.sites;
+    const size_t bytes = monitor->pool.bytes + monitor->copies.count * sizeof *monitor->copies.sites +
+                         keel_rank_series_bytes(&monitor->ranks);
     if (monitor->rank != 0) return bytes;
     return bytes + keel_run_tables_bytes(&monitor->tables) + keel_whole_table_bytes(&monitor->whole);
 }
@@ -372,6 +385,7 @@ keel_status keel_monitor_close(keel_monitor *monitor) {
     keel_run_tables_close(&monitor->tables);
     keel_whole_table_close(&monitor->whole);
     keel_copies_close(&monitor->copies);
+    keel_rank_series_close(&monitor->ranks);
     keel_rank_watch_close(monitor->watch);
     free(monitor);
     return status;

@@ -20,8 +20,9 @@
 // rank 0, of the whole run:
 //     frames  (queue_depth + 3, and 1 more on ranks other than 0) x (96 + 16 scalars + sizeof(keel_stats) RECORDS)
 //     where replicas are compared  40 bytes a site of them
+//     values of single ranks  8 bytes x (queue_depth + 3, and 1 more as above) x those of this rank, on rank 0 of all
 //     rank 0  8 bytes x ops stored x RECORDS for a row; the site table once more; with several groups 2 frames more;
-//             where replicas are compared 24 bytes a rank
+//             where replicas are compared 24 bytes a rank; 16 bytes a series of a single rank
 // One frame is being filled, one merged, one recorded, and queue_depth may wait.
 #ifndef KEEL_COLLECTORS_MONITOR_H
 #define KEEL_COLLECTORS_MONITOR_H

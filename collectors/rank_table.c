@@ -10,15 +10,15 @@ keel_status keel_rank_table_alloc(keel_rank_table *table) {
     table->sites = calloc(sites, sizeof *table->sites);
     table->plans = calloc(sites, sizeof *table->plans);
     table->op_masks = calloc(sites, sizeof *table->op_masks);
+    table->rank_entries = calloc(sites, sizeof *table->rank_entries);
     table->scalars = calloc(scalars, sizeof *table->scalars);
-    if (table->sites && table->plans && table->op_masks && table->scalars) return KEEL_OK;
+    if (table->sites && table->plans && table->op_masks && table->rank_entries && table->scalars) return KEEL_OK;
     const keel_status status = keel_fail(KEEL_ERR_MEMORY, "no memory for a table of %u sites", table->site_count);
     keel_rank_table_close(table);
     return status;
 }
 
-keel_status keel_rank_table_open(const keel_probe *probe, const keel_site_plan *plans, const uint64_t *op_masks,
-                                 keel_rank_table *table) {
+keel_status keel_rank_table_open(const keel_probe *probe, const keel_site_plan *plans, keel_rank_table *table) {
     keel_rank_table t = {.micro_count = keel_probe_micro_count(probe),
                          .site_count = keel_probe_site_count(probe),
                          .scalar_count = keel_probe_scalar_count(probe)};
@@ -27,7 +27,6 @@ keel_status keel_rank_table_open(const keel_probe *probe, const keel_site_plan *
     for (uint32_t s = 0; s < t.site_count; s++) {
         t.sites[s] = *keel_probe_site_info(probe, s);
         t.plans[s] = plans[s];
-        t.op_masks[s] = op_masks[s];
     }
     for (uint32_t i = 0; i < t.scalar_count; i++) {
         snprintf(t.scalars[i].name, sizeof t.scalars[i].name, "%s", keel_probe_scalar_name(probe, i));
@@ -41,6 +40,7 @@ void keel_rank_table_close(keel_rank_table *table) {
     free(table->sites);
     free(table->plans);
     free(table->op_masks);
+    free(table->rank_entries);
     free(table->scalars);
     *table = (keel_rank_table){0};
 }
@@ -74,12 +74,13 @@ static uint64_t hash_text(uint64_t hash, const char *text) {
 uint64_t keel_rank_table_hash(const keel_rank_table *table) {
     char text[KEEL_TABLE_TEXT_BYTES];
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
-    snprintf(text, sizeof text, "%u %u %u", table->micro_count, table->site_count, table->scalar_count);
+    snprintf(text, sizeof text, "%u %u %u %" PRIx64, table->micro_count, table->site_count, table->scalar_count,
+             table->ranks_hash);
     hash = hash_text(hash, text);
     for (uint32_t s = 0; s < table->site_count; s++) {
         keel_rank_table_describe_site(table, s, text);
         hash = hash_text(hash, text);
-        snprintf(text, sizeof text, "%" PRIx64, table->op_masks[s]);
+        snprintf(text, sizeof text, "%" PRIx64 " %u", table->op_masks[s], table->rank_entries[s]);
         hash = hash_text(hash, text);
     }
     for (uint32_t i = 0; i < table->scalar_count; i++) {
@@ -96,6 +97,7 @@ uint32_t keel_rank_table_micro_sites(const keel_rank_table *table) {
 }
 
 size_t keel_rank_table_bytes(const keel_rank_table *table) {
-    return table->site_count * (sizeof *table->sites + sizeof *table->plans + sizeof *table->op_masks) +
+    return table->site_count *
+               (sizeof *table->sites + sizeof *table->plans + sizeof *table->op_masks + sizeof *table->rank_entries) +
            table->scalar_count * sizeof *table->scalars;
 }

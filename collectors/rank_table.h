@@ -14,14 +14,15 @@ typedef struct keel_rank_table {
     keel_site_info *sites;      // [site_count], by id; owned, like the others
     keel_site_plan *plans;      // [site_count]
     uint64_t *op_masks;         // [site_count], bit keel_op: what is kept of each
+    uint32_t *rank_entries;     // [site_count]: which selection asks for single ranks' values (select.h); 0: none
+    uint64_t ranks_hash;        // of what the selections say of ranks
     keel_table_scalar *scalars; // [scalar_count], by id
 } keel_rank_table;
 
 // Arrays of the counts that TABLE holds, cleared.
 keel_status keel_rank_table_alloc(keel_rank_table *table);
-// A copy of what PROBE, PLANS and OP_MASKS say.
-keel_status keel_rank_table_open(const keel_probe *probe, const keel_site_plan *plans, const uint64_t *op_masks,
-                                 keel_rank_table *table);
+// What PROBE has registered and PLANS say, nothing kept of it yet.
+keel_status keel_rank_table_open(const keel_probe *probe, const keel_site_plan *plans, keel_rank_table *table);
 void keel_rank_table_close(keel_rank_table *table); // of zeroed ones: nothing
 
 // Equal for ranks whose frames can be merged place by place. What a rank has for itself, its number as a replica, does

@@ -65,7 +65,7 @@ static void record(keel_recorder *recorder, const keel_slot *slot) {
     recorder->rows++;
     if (slot->frame->step.flags & KEEL_STEP_DROPPED) forget_residuals(recorder, slot->frame);
     if (!recorder->whole_said) check_whole(recorder, slot->frame);
-    keel_row_buffer_fill(recorder->row, slot->frame, dropped);
+    keel_row_buffer_fill(recorder->row, slot->frame, slot->values, dropped);
     keel_sink_list_row(recorder->sinks, keel_row_buffer_row(recorder->row));
 }
 

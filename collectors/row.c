@@ -17,6 +17,7 @@ struct keel_row_buffer {
     size_t micro_cells;                 // of one op
     cell *columns[KEEL_OP_COUNT];       // [site_count], NULL where not stored
     cell *micro_columns[KEEL_OP_COUNT]; // [micro_cells], NULL where not stored
+    cell *rank_columns[KEEL_OP_COUNT];  // [rank_series_count], NULL where not stored
     double *scalars;
     bool *scalar_set;
     cell cells[];
@@ -33,10 +34,18 @@ bool keel_is_not_collected(double value) {
     return ((cell){.f64 = value}).u64 == KEEL_NOT_COLLECTED_BITS;
 }
 
+static double value_of(const double *f64, const uint64_t *u64, uint32_t index) {
+    if (f64) return f64[index];
+    if (!u64 || u64[index] == KEEL_NOT_COLLECTED) return keel_not_collected();
+    return (double)u64[index];
+}
+
 double keel_row_value(const keel_row *row, keel_op op, uint32_t site) {
-    if (row->f64[op]) return row->f64[op][site];
-    if (!row->u64[op] || row->u64[op][site] == KEEL_NOT_COLLECTED) return keel_not_collected();
-    return (double)row->u64[op][site];
+    return value_of(row->f64[op], row->u64[op], site);
+}
+
+double keel_row_rank_value(const keel_row *row, keel_op op, uint32_t j) {
+    return value_of(row->rank_f64[op], row->rank_u64[op], j);
 }
 
 int32_t keel_run_scalar(const keel_run_info *info, const char *name) {
@@ -63,6 +72,7 @@ static size_t cell_count(const keel_run_info *info) {
     for (unsigned op = 0; op < KEEL_OP_COUNT; op++) {
         if (info->op_stored[op]) count += info->site_count;
         if (keel_run_keeps_micro(info, (keel_op)op)) count += micro_cells;
+        if (info->rank_op_stored[op]) count += info->rank_series_count;
     }
     return count;
 }
@@ -72,28 +82,30 @@ size_t keel_row_buffer_bytes(const keel_run_info *info) {
            info->scalar_count * sizeof(bool);
 }
 
+// COUNT cells at *NEXT become the column of OP, and what the row says of it.
+static void take_column(cell **next, size_t count, keel_op op, cell **column, const double **f64,
+                        const uint64_t **u64) {
+    *column = *next;
+    if (keel_op_get(op)->is_count)
+        *u64 = &(*next)->u64;
+    else
+        *f64 = &(*next)->f64;
+    *next += count;
+}
+
 static void point(keel_row_buffer *buffer) {
     const keel_run_info *info = buffer->info;
     keel_row *row = &buffer->row;
     cell *next = buffer->cells;
     for (unsigned op = 0; op < KEEL_OP_COUNT; op++) {
-        const bool is_count = keel_op_get((keel_op)op)->is_count;
-        if (info->op_stored[op]) {
-            buffer->columns[op] = next;
-            if (is_count)
-                row->u64[op] = &next->u64;
-            else
-                row->f64[op] = &next->f64;
-            next += info->site_count;
-        }
-        if (keel_run_keeps_micro(info, (keel_op)op)) {
-            buffer->micro_columns[op] = next;
-            if (is_count)
-                row->micro_u64[op] = &next->u64;
-            else
-                row->micro_f64[op] = &next->f64;
-            next += buffer->micro_cells;
-        }
+        if (info->op_stored[op])
+            take_column(&next, info->site_count, (keel_op)op, &buffer->columns[op], &row->f64[op], &row->u64[op]);
+        if (keel_run_keeps_micro(info, (keel_op)op))
+            take_column(&next, buffer->micro_cells, (keel_op)op, &buffer->micro_columns[op], &row->micro_f64[op],
+                        &row->micro_u64[op]);
+        if (info->rank_op_stored[op])
+            take_column(&next, info->rank_series_count, (keel_op)op, &buffer->rank_columns[op], &row->rank_f64[op],
+                        &row->rank_u64[op]);
     }
     row->scalars = buffer->scalars = &next->f64;
     row->scalar_set = buffer->scalar_set = (bool *)(next + info->scalar_count);
@@ -132,6 +144,7 @@ void keel_row_buffer_clear(keel_row_buffer *buffer) {
         const bool is_count = keel_op_get((keel_op)op)->is_count;
         clear_cells(buffer->columns[op], info->site_count, is_count);
         clear_cells(buffer->micro_columns[op], buffer->micro_cells, is_count);
+        clear_cells(buffer->rank_columns[op], info->rank_series_count, is_count);
     }
     for (uint32_t i = 0; i < info->scalar_count; i++) {
         buffer->scalars[i] = keel_not_collected();
@@ -148,6 +161,14 @@ static cell view(const keel_stats *stats, keel_op op, const keel_op_info *what, 
     if (what->is_count) return (cell){.u64 = kept ? keel_stats_view_count(stats, op) : KEEL_NOT_COLLECTED};
     if (!kept || !(stats->fields & what->fields)) return (cell){.u64 = KEEL_NOT_COLLECTED_BITS};
     return (cell){.f64 = canonical(keel_stats_view(stats, op))};
+}
+
+uint64_t keel_op_bits(const keel_stats *stats, keel_op op) {
+    return view(stats, op, keel_op_get(op), true).u64;
+}
+
+uint64_t keel_op_absent(keel_op op) {
+    return keel_op_get(op)->is_count ? KEEL_NOT_COLLECTED : KEEL_NOT_COLLECTED_BITS;
 }
 
 static void fill_sites(keel_row_buffer *buffer, const keel_stats *stats) {
@@ -178,12 +199,23 @@ static void fill_micro(keel_row_buffer *buffer, const keel_stats *records) {
     }
 }
 
+static void fill_ranks(keel_row_buffer *buffer, const uint64_t *values) {
+    const keel_run_info *info = buffer->info;
+    for (uint32_t j = 0; j < info->rank_series_count; j++)
+        for (unsigned op = 0; op < KEEL_OP_COUNT; op++) {
+            if (!buffer->rank_columns[op]) continue;
+            const bool kept = info->rank_op_mask[j] >> op & 1;
+            buffer->rank_columns[op][j].u64 = kept ? *values++ : keel_op_absent((keel_op)op);
+        }
+}
+
 void keel_row_buffer_set_scalar(keel_row_buffer *buffer, uint32_t scalar, double value) {
     buffer->scalars[scalar] = canonical(value);
     buffer->scalar_set[scalar] = true;
 }
 
-void keel_row_buffer_fill(keel_row_buffer *buffer, const keel_frame *merged, uint64_t dropped_frames) {
+void keel_row_buffer_fill(keel_row_buffer *buffer, const keel_frame *merged, const uint64_t *rank_values,
+                          uint64_t dropped_frames) {
     const keel_run_info *info = buffer->info;
     const keel_scalar_value *values = (const keel_scalar_value *)(merged + 1);
     const keel_stats *records = (const keel_stats *)(values + merged->scalar_count);
@@ -203,6 +235,7 @@ void keel_row_buffer_fill(keel_row_buffer *buffer, const keel_frame *merged, uin
     }
     fill_sites(buffer, records);
     fill_micro(buffer, records + merged->site_count);
+    if (rank_values) fill_ranks(buffer, rank_values);
 }
 
 static void copy_cells(cell *to, const double *f64, const uint64_t *u64, size_t count) {
@@ -220,6 +253,7 @@ void keel_row_buffer_copy(keel_row_buffer *buffer, const keel_row *row) {
     for (unsigned op = 0; op < KEEL_OP_COUNT; op++) {
         copy_cells(buffer->columns[op], row->f64[op], row->u64[op], info->site_count);
         copy_cells(buffer->micro_columns[op], row->micro_f64[op], row->micro_u64[op], buffer->micro_cells);
+        copy_cells(buffer->rank_columns[op], row->rank_f64[op], row->rank_u64[op], info->rank_series_count);
     }
     if (info->scalar_count == 0) return;
     memcpy(buffer->scalars, row->scalars, info->scalar_count * sizeof *buffer->scalars);
@@ -247,5 +281,15 @@ double *keel_row_buffer_micro_f64(keel_row_buffer *buffer, keel_op op) {
 
 uint64_t *keel_row_buffer_micro_u64(keel_row_buffer *buffer, keel_op op) {
     cell *column = column_of(buffer->micro_columns, op, true);
+    return column ? &column->u64 : NULL;
+}
+
+double *keel_row_buffer_rank_f64(keel_row_buffer *buffer, keel_op op) {
+    cell *column = column_of(buffer->rank_columns, op, false);
+    return column ? &column->f64 : NULL;
+}
+
+uint64_t *keel_row_buffer_rank_u64(keel_row_buffer *buffer, keel_op op) {
+    cell *column = column_of(buffer->rank_columns, op, true);
     return column ? &column->u64 : NULL;
 }

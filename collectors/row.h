@@ -11,6 +11,11 @@
 #include "probe/site.h"
 #include "probe/stats.h"
 
+// A series of one rank's own values of a site, where asked for.
+typedef struct keel_rank_series {
+    uint32_t rank, site;
+} keel_rank_series;
+
 // What does not change over a segment of a run: the tables that rows index.
 typedef struct keel_run_info {
     char run_id[64];
@@ -32,6 +37,10 @@ typedef struct keel_run_info {
     const uint64_t *op_mask;
     uint32_t micro_site_count;   // sites with per-micro-batch rows, in the order of micro_sites
     const uint32_t *micro_sites; // site ids
+    uint32_t rank_series_count;  // by rank, then by site
+    const keel_rank_series *rank_series;
+    bool rank_op_stored[KEEL_OP_COUNT]; // some series collects it
+    const uint64_t *rank_op_mask;       // [rank_series_count], as op_mask
 } keel_run_info;
 
 typedef struct keel_row {
@@ -43,6 +52,8 @@ typedef struct keel_row {
     const uint64_t *u64[KEEL_OP_COUNT];     // [site_count] per count op
     const double *micro_f64[KEEL_OP_COUNT]; // [micro_count][micro_site_count]; NULL when none
     const uint64_t *micro_u64[KEEL_OP_COUNT];
+    const double *rank_f64[KEEL_OP_COUNT]; // [rank_series_count]; NULL when none
+    const uint64_t *rank_u64[KEEL_OP_COUNT];
 } keel_row;
 
 // A scalar that was not set, and an f64 op that was not collected, is stored as this NaN; a NaN that was measured is
@@ -50,9 +61,15 @@ typedef struct keel_row {
 #define KEEL_NOT_COLLECTED_BITS UINT64_C(0x7ff800006b65656c)
 double keel_not_collected(void);
 bool keel_is_not_collected(double value); // by its bits
+// The eight bytes that stand for OP of STATS in a row and in the store; and for OP where it was not collected.
+uint64_t keel_op_bits(const keel_stats *stats, keel_op op);
+uint64_t keel_op_absent(keel_op op);
 
 // The value of an op at a site as double; keel_not_collected() where it was not collected.
 double keel_row_value(const keel_row *row, keel_op op, uint32_t site);
+
+// The same of the J-th series of a single rank.
+double keel_row_rank_value(const keel_row *row, keel_op op, uint32_t j);
 
 // Index of a scalar by name, or -1.
 int32_t keel_run_scalar(const keel_run_info *info, const char *name);
@@ -67,7 +84,10 @@ void keel_row_buffer_close(keel_row_buffer *buffer);     // NULL is fine
 size_t keel_row_buffer_bytes(const keel_run_info *info); // what open allocates
 keel_row *keel_row_buffer_row(keel_row_buffer *buffer);  // its row, for as long as the buffer
 void keel_row_buffer_clear(keel_row_buffer *buffer);     // nothing collected, step 0
-void keel_row_buffer_fill(keel_row_buffer *buffer, const keel_frame *merged, uint64_t dropped_frames);
+// RANK_VALUES: of the series of single ranks, series by series, the bits of each op of its mask; NULL where none are
+// asked for.
+void keel_row_buffer_fill(keel_row_buffer *buffer, const keel_frame *merged, const uint64_t *rank_values,
+                          uint64_t dropped_frames);
 void keel_row_buffer_copy(keel_row_buffer *buffer, const keel_row *row); // ROW is of the same info
 // For rows that do not come from a frame. The arrays that the row points to, or NULL; of f64 and of count ops.
 void keel_row_buffer_set_scalar(keel_row_buffer *buffer, uint32_t scalar, double value);
@@ -75,5 +95,7 @@ double *keel_row_buffer_f64(keel_row_buffer *buffer, keel_op op);
 uint64_t *keel_row_buffer_u64(keel_row_buffer *buffer, keel_op op);
 double *keel_row_buffer_micro_f64(keel_row_buffer *buffer, keel_op op);
 uint64_t *keel_row_buffer_micro_u64(keel_row_buffer *buffer, keel_op op);
+double *keel_row_buffer_rank_f64(keel_row_buffer *buffer, keel_op op);
+uint64_t *keel_row_buffer_rank_u64(keel_row_buffer *buffer, keel_op op);
 
 #endif

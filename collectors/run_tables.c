@@ -54,7 +54,7 @@ static void name_scalars(keel_run_tables *tables, const keel_rank_table *table) 
 }
 
 keel_status keel_run_tables_open(const keel_run_identity *identity, const keel_rank_table *table,
-                                 keel_run_tables *tables) {
+                                 const keel_rank_series_table *ranks, keel_run_tables *tables) {
     *tables = (keel_run_tables){0};
     const uint32_t sites = table->site_count, scalars = table->scalar_count;
     tables->micro_sites = calloc((size_t)sites + 1, sizeof *tables->micro_sites);
@@ -75,6 +75,11 @@ keel_status keel_run_tables_open(const keel_run_identity *identity, const keel_r
         for (int op = 0; op < KEEL_OP_COUNT; op++) info->op_stored[op] |= table->op_masks[s] >> op & 1;
         if (keel_plan_is_per_micro(&table->plans[s])) tables->micro_sites[info->micro_site_count++] = s;
     }
+    info->rank_series_count = ranks->series_count;
+    info->rank_series = ranks->series;
+    info->rank_op_mask = ranks->ops;
+    for (uint32_t j = 0; j < ranks->series_count; j++)
+        for (int op = 0; op < KEEL_OP_COUNT; op++) info->rank_op_stored[op] |= ranks->ops[j] >> op & 1;
     name_scalars(tables, table);
     return KEEL_OK;
 }

@@ -2,7 +2,7 @@
 #ifndef KEEL_COLLECTORS_RUN_TABLES_H
 #define KEEL_COLLECTORS_RUN_TABLES_H
 
-#include "collectors/rank_table.h"
+#include "collectors/rank_series.h"
 #include "collectors/row.h"
 
 typedef struct keel_run_tables {
@@ -19,9 +19,9 @@ typedef struct keel_run_identity {
     uint32_t world_size, dp, tp, pp, ep;
 } keel_run_identity;
 
-// TABLE, of the whole run, is borrowed and outlives the tables.
+// TABLE, of the whole run, and RANKS are borrowed and outlive the tables.
 keel_status keel_run_tables_open(const keel_run_identity *identity, const keel_rank_table *table,
-                                 keel_run_tables *tables);
+                                 const keel_rank_series_table *ranks, keel_run_tables *tables);
 void keel_run_tables_close(keel_run_tables *tables); // of zeroed ones: nothing
 
 // Bytes of one row and of what the tables have beside the table they borrow.

@@ -157,11 +157,12 @@ keel_status keel_select_check(const keel_monitor_config *config) {
 }
 
 keel_status keel_select(const keel_monitor_config *config, const keel_probe *probe, keel_site_plan *plans,
-                        uint64_t *op_masks) {
+                        uint64_t *op_masks, uint32_t *rank_entries) {
     const uint32_t sites = keel_probe_site_count(probe);
     for (uint32_t s = 0; s < sites; s++) {
         plans[s] = (keel_site_plan){.fields = KEEL_FIELDS_FLAGS};
         op_masks[s] = keel_ops_flags();
+        rank_entries[s] = 0;
     }
     keel_status status = KEEL_OK;
     for (size_t i = 0; !status && i < config->select_count; i++) {
@@ -171,11 +172,42 @@ keel_status keel_select(const keel_monitor_config *config, const keel_probe *pro
             const keel_site_info *site = keel_probe_site_info(probe, s);
             bool found = false;
             status = matches(&e, site, &found);
-            if (!status && found) plan_site(&e, site, &plans[s], &op_masks[s]);
+            if (status || !found) continue;
+            plan_site(&e, site, &plans[s], &op_masks[s]);
+            rank_entries[s] = e.config->all_ranks || e.config->rank_count ? (uint32_t)i + 1 : 0;
         }
         release(&e);
     }
     return status;
+}
+
+bool keel_select_names_rank(const keel_monitor_config *config, uint32_t number, uint32_t rank) {
+    if (number == 0) return false;
+    const keel_select_config *select = &config->select[number - 1];
+    for (size_t i = 0; i < select->rank_count; i++)
+        if (select->ranks[i] == rank) return true;
+    return select->all_ranks;
+}
+
+keel_status keel_select_check_ranks(const keel_monitor_config *config, uint32_t ranks) {
+    for (size_t i = 0; i < config->select_count; i++) {
+        const keel_select_config *select = &config->select[i];
+        if (select->rank_count == 0 || select->ranks[select->rank_count - 1] < ranks) continue;
+        return keel_yaml_fail(keel_yaml_get(select->node, "ranks"), "no rank %lld among %u",
+                              (long long)select->ranks[select->rank_count - 1], ranks);
+    }
+    return KEEL_OK;
+}
+
+uint64_t keel_select_ranks_hash(const keel_monitor_config *config) {
+    uint64_t hash = UINT64_C(0xcbf29ce484222325); // FNV-1a
+    for (size_t i = 0; i < config->select_count; i++) {
+        const keel_select_config *select = &config->select[i];
+        hash = (hash ^ (select->all_ranks ? 1 : 2)) * UINT64_C(0x100000001b3);
+        for (size_t k = 0; k < select->rank_count; k++)
+            hash = (hash ^ (uint64_t)(select->ranks[k] + 3)) * UINT64_C(0x100000001b3);
+    }
+    return hash;
 }
 
 keel_status keel_select_warn(const keel_monitor_config *config, const keel_site_info *sites, uint32_t count) {

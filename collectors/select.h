@@ -13,8 +13,16 @@ keel_status keel_select_check(const keel_monitor_config *config);
 // replica_peer are kept together, where several ranks hold the same, per_micro_batch where a quantity arises per
 // micro-batch. KEEL_ERR_CONFIG with file, line and column for an unknown quantity or op and for a bad regular
 // expression.
+// RANK_ENTRIES: which entry, from 1, asks for values of single ranks of a site; 0: none.
 keel_status keel_select(const keel_monitor_config *config, const keel_probe *probe, keel_site_plan *plans,
-                        uint64_t *op_masks);
+                        uint64_t *op_masks, uint32_t *rank_entries);
+
+// True if entry NUMBER, as above, names RANK.
+bool keel_select_names_rank(const keel_monitor_config *config, uint32_t number, uint32_t rank);
+// KEEL_ERR_CONFIG with its place for a rank of an entry that is none of RANKS.
+keel_status keel_select_check_ranks(const keel_monitor_config *config, uint32_t ranks);
+// Differs where the entries name other ranks.
+uint64_t keel_select_ranks_hash(const keel_monitor_config *config);
 
 // Says through keel_log, once all SITES of a run are known, which entries match none of them or ask for what none of
 // those that they match has.

@@ -50,7 +50,8 @@ static bool same_site(const merging *m, const member *a, const member *b) {
     return a->info->dtype == b->info->dtype && a->info->layout == b->info->layout && a->info->phase == b->info->phase &&
            a->info->replica_count == b->info->replica_count && a->info->ndim == b->info->ndim &&
            memcmp(a->info->shape, b->info->shape, a->info->ndim * sizeof *a->info->shape) == 0 &&
-           x->op_masks[a->id] == y->op_masks[b->id] && same_plan(&x->plans[a->id], &y->plans[b->id]);
+           x->op_masks[a->id] == y->op_masks[b->id] && x->rank_entries[a->id] == y->rank_entries[b->id] &&
+           same_plan(&x->plans[a->id], &y->plans[b->id]);
 }
 
 static keel_status open_merging(merging *m) {
@@ -113,6 +114,7 @@ static keel_status merge_sites(merging *m, keel_whole_table *whole) {
         table->sites[w].id = w;
         table->plans[w] = m->tables[first->group].plans[first->id];
         table->op_masks[w] = m->tables[first->group].op_masks[first->id];
+        table->rank_entries[w] = m->tables[first->group].rank_entries[first->id];
         micro_of[w] = micro_sites;
         micro_sites += keel_plan_is_per_micro(&table->plans[w]);
     }
@@ -164,6 +166,7 @@ static keel_status open_maps(const keel_rank_table *tables, uint32_t count, keel
         return keel_fail(KEEL_ERR_MEMORY, "no memory for the maps of %u groups of ranks", count);
     uint32_t *next = whole->places;
     for (uint32_t g = 0; g < count; g++) {
+        whole->maps[g].site_count = tables[g].site_count;
         whole->maps[g].sites = next;
         next += tables[g].site_count;
         whole->maps[g].micro_sites = next;
@@ -175,18 +178,26 @@ static keel_status open_maps(const keel_rank_table *tables, uint32_t count, keel
 }
 
 static keel_status copy_only(const keel_rank_table *only, keel_rank_table *table) {
-    *table = (keel_rank_table){
-        .micro_count = only->micro_count, .site_count = only->site_count, .scalar_count = only->scalar_count};
+    *table = (keel_rank_table){.micro_count = only->micro_count,
+                               .site_count = only->site_count,
+                               .scalar_count = only->scalar_count,
+                               .ranks_hash = only->ranks_hash};
     const keel_status status = keel_rank_table_alloc(table);
     if (status) return status;
     memcpy(table->sites, only->sites, only->site_count * sizeof *only->sites);
     memcpy(table->plans, only->plans, only->site_count * sizeof *only->plans);
     memcpy(table->op_masks, only->op_masks, only->site_count * sizeof *only->op_masks);
+    memcpy(table->rank_entries, only->rank_entries, only->site_count * sizeof *only->rank_entries);
     memcpy(table->scalars, only->scalars, only->scalar_count * sizeof *only->scalars);
     return KEEL_OK;
 }
 
 static keel_status merge_tables(merging *m, keel_whole_table *whole) {
+    for (uint32_t g = 1; g < m->count; g++)
+        if (m->tables[g].ranks_hash != m->tables[0].ranks_hash)
+            return keel_fail(KEEL_ERR_USAGE, "the selections of rank %u name other ranks than those of rank %u",
+                             m->leaders[g], m->leaders[0]);
+    whole->table.ranks_hash = m->tables[0].ranks_hash;
     for (uint32_t g = 1; g < m->count; g++)
         if (m->tables[g].micro_count != m->tables[0].micro_count)
             return keel_fail(KEEL_ERR_USAGE, "rank %u registered %u micro-batches where rank %u registered %u",
@@ -228,6 +239,7 @@ void keel_whole_table_close(keel_whole_table *whole) {
     keel_rank_table_close(&whole->table);
     free(whole->maps);
     free(whole->places);
+    free(whole->group_of);
     *whole = (keel_whole_table){0};
 }
 

@@ -9,6 +9,7 @@ typedef struct keel_whole_table {
     keel_rank_table table; // ids are those of the whole
     uint32_t group_count;  // 1: the whole is the only group's
     keel_frame_map *maps;  // [group_count]: where what a group's frame holds goes; NULL with one group
+    uint32_t *group_of;    // [ranks], owned; NULL with one group
     uint32_t *places;      // owned: what MAPS points to
     size_t place_count;
     bool compares; // some site's replicas are compared

@@ -31,6 +31,7 @@ static const keel_yaml_field select_fields[] = {
     KEEL_YAML_ROW_INT(keel_select_config, count, 0, 0x1p53),
     KEEL_YAML_ROW_DOUBLE(keel_select_config, eps, KEEL_YAML_POSITIVE, KEEL_YAML_FINITE),
     KEEL_YAML_ROW_BOOL(keel_select_config, per_micro_batch),
+    KEEL_YAML_ROW_SECTION(ranks),
     KEEL_YAML_ROW_BOOL(keel_select_config, enabled),
 };
 
@@ -97,6 +98,33 @@ static keel_status replace_strings(const keel_yaml_node *node, char ***list, siz
     return KEEL_OK;
 }
 
+static int compare_ranks(const void *left, const void *right) {
+    const int64_t a = *(const int64_t *)left, b = *(const int64_t *)right;
+    return (a > b) - (a < b);
+}
+
+// `all`, or a list of ranks.
+static keel_status read_ranks(const keel_yaml_node *node, keel_select_config *select) {
+    if (keel_yaml_kind_of(node) != KEEL_YAML_LIST) {
+        if (!keel_yaml_text(node) || strcmp(keel_yaml_text(node), "all") != 0)
+            return keel_yaml_fail_kind(node, "all or a list of ranks");
+        select->all_ranks = true;
+        return KEEL_OK;
+    }
+    const size_t count = keel_yaml_size(node);
+    if (count == 0) return keel_yaml_fail(node, "an empty list: leave the key out for none");
+    if (!(select->ranks = calloc(count, sizeof *select->ranks))) return no_memory();
+    for (size_t i = 0; i < count; i++) {
+        const keel_status status = keel_yaml_to_int(keel_yaml_item(node, i), &select->ranks[i]);
+        if (status) return status;
+        if (select->ranks[i] < 0 || select->ranks[i] > INT32_MAX)
+            return keel_yaml_fail(keel_yaml_item(node, i), "not a rank");
+    }
+    qsort(select->ranks, count, sizeof *select->ranks, compare_ranks);
+    select->rank_count = count;
+    return KEEL_OK;
+}
+
 static keel_status read_select_entry(const keel_yaml_node *node, keel_select_config *select) {
     keel_status status = init_select(select);
     if (status) return status;
@@ -113,6 +141,8 @@ static keel_status read_select_entry(const keel_yaml_node *node, keel_select_con
         // An empty list means "all" in the struct, and nothing to whoever writes it.
         if (select->quantity_count == 0) return keel_yaml_fail(quantities, "an empty list: leave the key out for all");
     }
+    const keel_yaml_node *ranks = keel_yaml_get(node, "ranks");
+    if (ranks && (status = read_ranks(ranks, select))) return status;
     const keel_yaml_node *ops = keel_yaml_get(node, "ops");
     return ops ? replace_strings(ops, &select->ops, &select->op_count) : KEEL_OK;
 }
@@ -297,6 +327,7 @@ void keel_monitor_config_free(keel_monitor_config *config) {
     for (size_t i = 0; i < config->select_count; i++) {
         keel_yaml_free_strings(config->select[i].quantities);
         keel_yaml_free_strings(config->select[i].ops);
+        free(config->select[i].ranks);
         free(config->select[i].sites);
     }
     free(config->select);

@@ -20,9 +20,12 @@ typedef struct keel_select_config {
     int64_t start, every, count; // schedule; every 0: non-finite flags alone
     double eps;                  // near_zero
     bool per_micro_batch;
-    bool enabled; // false: these sites are not looked at at all
-    const keel_yaml_node *
-        node; // the entry, for error messages ("quantities", "sites", "ops" are its children); NULL: a built-in default
+    bool all_ranks; // every rank's own values are kept as well
+    int64_t *ranks; // or those of these, ascending
+    size_t rank_count;
+    bool enabled;               // false: these sites are not looked at at all
+    const keel_yaml_node *node; // the entry, for error messages ("quantities", "sites", "ops", "ranks" are its
+                                // children); NULL: a built-in default
 } keel_select_config;
 
 // rules.NAME: every parameter of a rule is a number or a switch; the rule's own file knows its keys, defaults and

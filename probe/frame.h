@@ -67,6 +67,7 @@ typedef struct keel_frame {
 
 // Where in a greater frame that which a frame holds goes, by its own places.
 typedef struct keel_frame_map {
+    uint32_t site_count;
     uint32_t *scalars;     // [scalar_count]
     uint32_t *sites;       // [site_count]
     uint32_t *micro_sites; // [micro_site_count]

@@ -146,6 +146,9 @@ typedef struct keel_backend {
     keel_status (*start)(void *context, keel_probe *probe, keel_site_plan *plans);
     // A cleared frame for STEP, or NULL to record nothing of it.
     keel_frame *(*frame_begin)(void *context, uint64_t step);
+    // The frame as it was observed, before its rank fields are sealed, which empties copies that do not count. NULL:
+    // not interested.
+    void (*frame_observed)(void *context, keel_frame *frame);
     // The step is over. FRAME is NULL if frame_begin gave none. Rank fields are sealed. Must return at once.
     void (*frame_end)(void *context, keel_frame *frame, const keel_step *step);
     void (*poll)(void *context);

@@ -326,6 +326,7 @@ void keel_step_end(keel_probe *probe, const keel_step *step) {
     keel_frame *frame = probe->frame;
     if (frame) {
         frame->step = *step;
+        if (probe->backend.frame_observed) probe->backend.frame_observed(probe->backend.context, frame);
         for (uint32_t i = 0; i < probe->enabled_count; i++) {
             const keel_site_entry *entry = probe->enabled[i];
             seal(probe, &probe->records[entry->id], &entry->info);

@@ -119,7 +119,7 @@ static keel_status write_rows(bench *b, const keel_sink *sink, keel_bench_store_
     for (uint32_t i = 0; i < b->steps; i++) {
         observe(b, i + 1);
         const double begin = now();
-        keel_row_buffer_fill(b->row, b->frame, 0);
+        keel_row_buffer_fill(b->row, b->frame, NULL, 0);
         const double filled = now();
         const keel_status status = sink->row(sink->context, keel_row_buffer_row(b->row));
         if (status) return status;

@@ -22,19 +22,22 @@ typedef struct dump_arguments {
     const char *path;
     const char *series; // a scalar
     const char *sites, *op;
+    bool ranks; // of single ranks
     bool json, incidents, help;
 } dump_arguments;
 
 static void print_usage(FILE *out) {
-    fputs("usage: keel dump PATH [--series NAME | --op OP [--site REGEX] | --incidents] [--format csv|json]\n\n"
-          "  PATH          a run directory or one .h5 file\n"
-          "  --series NAME a scalar: loss, grad_norm, lr, ...\n"
-          "  --op OP       a statistic (norm, max, min, zeros, ...) of every site that keeps it, or of those whose\n"
-          "  --site REGEX  NAME:QUANTITY the expression is found in\n"
-          "  --incidents   what was recorded live\n"
-          "  --format      csv (default) or json\n"
-          "Without any of these: what the run is and what can be asked for.\n",
-          out);
+    fputs(
+        "usage: keel dump PATH [--series NAME | --op OP [--site REGEX] [--ranks] | --incidents] [--format csv|json]\n\n"
+        "  PATH          a run directory or one .h5 file\n"
+        "  --series NAME a scalar: loss, grad_norm, lr, ...\n"
+        "  --op OP       a statistic (norm, max, min, zeros, ...) of every site that keeps it, or of those whose\n"
+        "  --site REGEX  NAME:QUANTITY the expression is found in\n"
+        "  --ranks       not what the ranks merge to, but the values of each that were kept (monitor.select.ranks)\n"
+        "  --incidents   what was recorded live\n"
+        "  --format      csv (default) or json\n"
+        "Without any of these: what the run is and what can be asked for.\n",
+        out);
 }
 
 static int fail_usage(const char *text, const char *about) {
@@ -43,11 +46,12 @@ static int fail_usage(const char *text, const char *about) {
 }
 
 static int parse(int argc, char **argv, dump_arguments *a) {
-    enum { SERIES = 256, SITE, OP, FORMAT, INCIDENTS };
+    enum { SERIES = 256, SITE, OP, RANKS, FORMAT, INCIDENTS };
     static const struct option options[] = {
         {"series", required_argument, NULL, SERIES},
         {"site", required_argument, NULL, SITE},
         {"op", required_argument, NULL, OP},
+        {"ranks", no_argument, NULL, RANKS},
         {"format", required_argument, NULL, FORMAT},
         {"incidents", no_argument, NULL, INCIDENTS},
         {"help", no_argument, NULL, 'h'},
@@ -65,6 +69,9 @@ static int parse(int argc, char **argv, dump_arguments *a) {
             break;
         case OP:
             a->op = optarg;
+            break;
+        case RANKS:
+            a->ranks = true;
             break;
         case FORMAT:
             if (strcmp(optarg, "csv") != 0 && strcmp(optarg, "json") != 0)
@@ -87,6 +94,7 @@ static int parse(int argc, char **argv, dump_arguments *a) {
     a->path = argv[optind];
     if (!!a->series + !!a->op + a->incidents > 1) return fail_usage("one of --series, --op and --incidents only", "");
     if (a->sites && !a->op) return fail_usage("--site needs --op", "");
+    if (a->ranks && !a->op) return fail_usage("--ranks needs --op", "");
     if (a->op && keel_op_find(a->op) == KEEL_OP_COUNT) return fail_usage("no such op: ", a->op);
     return 0;
 }
@@ -143,16 +151,18 @@ static keel_status no_memory(void) {
     return keel_fail(KEEL_ERR_MEMORY, "no memory for a series");
 }
 
-static void print_step(uint64_t step, const char *site, double value) {
+static void print_step(uint64_t step, const char *site, int64_t rank, double value) {
     printf("%" PRIu64 ",", step);
+    if (rank >= 0) printf("%" PRId64 ",", rank);
     if (site) printf("%s,", site);
     print_value(value);
     putchar('\n');
 }
 
-// A new series of LIST; SITE NULL: a scalar. NULL: no memory.
-static json_t *add_series(json_t *list, const char *name, const char *site) {
-    json_t *series = json_pack("{s:s, s:s?, s:[], s:[]}", "series", name, "site", site, "steps", "values");
+// A new series of LIST; SITE NULL: a scalar; RANK < 0: of all. NULL: no memory.
+static json_t *add_series(json_t *list, const char *name, const char *site, int64_t rank) {
+    json_t *series = json_pack("{s:s, s:s?, s:o*, s:[], s:[]}", "series", name, "site", site, "rank",
+                               rank < 0 ? NULL : json_integer(rank), "steps", "values");
     return json_array_append_new(list, series) ? NULL : series;
 }
 
@@ -169,14 +179,14 @@ static keel_status dump_scalar(const char *name, keel_store_reader *reader, json
     size_t count;
     keel_status status = keel_store_series(reader, name, NULL, &steps, &values, &count);
     if (status) return status;
-    json_t *series = list ? add_series(list, name, NULL) : NULL;
+    json_t *series = list ? add_series(list, name, NULL, -1) : NULL;
     if (list && !series) status = no_memory();
     if (!list) printf("step,%s\n", name);
     for (size_t i = 0; !status && i < count; i++) {
         if (list)
             status = add_step(series, steps[i], values[i]);
         else
-            print_step(steps[i], NULL, values[i]);
+            print_step(steps[i], NULL, -1, values[i]);
     }
     free(steps);
     free(values);
@@ -186,8 +196,9 @@ static keel_status dump_scalar(const char *name, keel_store_reader *reader, json
 // ---- an op at many sites: one pass over the rows, whatever their number ----
 
 typedef struct site_key {
-    uint32_t site;
-    json_t *series; // borrowed from the list; NULL in CSV
+    uint32_t column; // the site, or the series of a single rank
+    int64_t rank;    // -1: of all
+    json_t *series;  // borrowed from the list; NULL in CSV
     char text[KEEL_INCIDENT_SITE_BYTES];
 } site_key;
 
@@ -223,23 +234,28 @@ static void close_filter(site_filter *filter) {
 
 // Ids differ between segments; a site that was there before goes on with its series.
 static keel_status find_series(site_filter *filter, const char *op, site_key *key, json_t *list) {
-    key->series = json_object_get(filter->series_of, key->text);
+    char name[KEEL_INCIDENT_SITE_BYTES + 24];
+    snprintf(name, sizeof name, "%s %" PRId64, key->text, key->rank);
+    key->series = json_object_get(filter->series_of, name);
     if (key->series) return KEEL_OK;
-    key->series = add_series(list, op, key->text);
-    return !key->series || json_object_set(filter->series_of, key->text, key->series) ? no_memory() : KEEL_OK;
+    key->series = add_series(list, op, key->text, key->rank);
+    return !key->series || json_object_set(filter->series_of, name, key->series) ? no_memory() : KEEL_OK;
 }
 
-static keel_status match_sites(site_filter *filter, const char *op, const keel_run_info *info, json_t *list) {
+static keel_status match_sites(site_filter *filter, const dump_arguments *a, const keel_run_info *info, json_t *list) {
+    const char *op = a->op;
+    const uint32_t columns = a->ranks ? info->rank_series_count : info->site_count;
     free(filter->keys);
     filter->count = 0;
-    filter->keys = calloc((size_t)info->site_count + 1, sizeof *filter->keys);
+    filter->keys = calloc((size_t)columns + 1, sizeof *filter->keys);
     if (!filter->keys) return no_memory();
     keel_status status = KEEL_OK;
-    for (uint32_t i = 0; !status && i < info->site_count; i++) {
+    for (uint32_t i = 0; !status && i < columns; i++) {
         site_key *key = &filter->keys[filter->count];
-        key->site = i;
-        snprintf(key->text, sizeof key->text, "%s:%s", info->sites[i].name,
-                 keel_quantity_name(info->sites[i].quantity));
+        const keel_site_info *site = &info->sites[a->ranks ? info->rank_series[i].site : i];
+        key->column = i;
+        key->rank = a->ranks ? (int64_t)info->rank_series[i].rank : -1;
+        snprintf(key->text, sizeof key->text, "%s:%s", site->name, keel_quantity_name(site->quantity));
         if (pcre2_match(filter->regex, (PCRE2_SPTR)key->text, strlen(key->text), 0, 0, filter->match, NULL) < 0)
             continue;
         filter->count++;
@@ -252,12 +268,13 @@ static keel_status dump_row(const site_filter *filter, keel_op op, const keel_ro
     keel_status status = KEEL_OK;
     for (size_t i = 0; !status && i < filter->count; i++) {
         const site_key *key = &filter->keys[i];
-        const double value = keel_row_value(row, op, key->site);
+        const double value =
+            key->rank < 0 ? keel_row_value(row, op, key->column) : keel_row_rank_value(row, op, key->column);
         if (keel_is_not_collected(value)) continue;
         if (key->series)
             status = add_step(key->series, row->step.step, value);
         else
-            print_step(row->step.step, key->text, value);
+            print_step(row->step.step, key->text, key->rank, value);
     }
     return status;
 }
@@ -266,7 +283,7 @@ static keel_status dump_sites(const dump_arguments *a, keel_store_reader *reader
     const keel_op op = keel_op_find(a->op);
     bool ops[KEEL_OP_COUNT] = {false};
     ops[op] = true;
-    keel_store_want(reader, ops, false);
+    keel_store_want(reader, ops, a->ranks);
     uint32_t segment = UINT32_MAX;
     size_t found = 0;
     keel_status status = KEEL_OK;
@@ -277,8 +294,8 @@ static keel_status dump_sites(const dump_arguments *a, keel_store_reader *reader
         if (status || !row) break;
         if (position.segment != segment) {
             segment = position.segment;
-            status = match_sites(filter, a->op, keel_store_info(reader, segment), list);
-            if (!list && !found && filter->count) puts("step,site,value");
+            status = match_sites(filter, a, keel_store_info(reader, segment), list);
+            if (!list && !found && filter->count) puts(a->ranks ? "step,rank,site,value" : "step,site,value");
             found += filter->count;
         }
         if (!status && !position.superseded) status = dump_row(filter, op, row);
@@ -290,9 +307,13 @@ static keel_status dump_sites(const dump_arguments *a, keel_store_reader *reader
 
 static keel_status dump_op(const dump_arguments *a, keel_store_reader *reader, json_t *list) {
     bool stored = false;
-    for (uint32_t s = 0; s < keel_store_segments(reader); s++)
-        stored = stored || keel_store_info(reader, s)->op_stored[keel_op_find(a->op)];
-    if (!stored) return keel_fail(KEEL_ERR_NOT_FOUND, "%s: no site keeps %s", a->path, a->op);
+    for (uint32_t s = 0; s < keel_store_segments(reader); s++) {
+        const keel_run_info *info = keel_store_info(reader, s);
+        stored = stored || (a->ranks ? info->rank_op_stored : info->op_stored)[keel_op_find(a->op)];
+    }
+    if (!stored)
+        return keel_fail(KEEL_ERR_NOT_FOUND, "%s: no site keeps %s%s", a->path, a->op,
+                         a->ranks ? " of single ranks" : "");
     site_filter filter;
     keel_status status = open_filter(a->sites, list != NULL, &filter);
     if (!status) status = dump_sites(a, reader, &filter, list);

@@ -5,9 +5,9 @@
 
 #include "collectors/mpi/site_agreement.h"
 
-enum { ORDER_WORDS = 3, TAG_FRAME = 3 };
+enum { ORDER_WORDS = 3, TAG_FRAME = 3, TAG_VALUES };
 
-typedef enum doing { ANNOUNCING, REDUCING, SENDING, RECEIVING, GATHERING } doing;
+typedef enum doing { ANNOUNCING, REDUCING, SENDING, RECEIVING, GATHERING, COLLECTING } doing;
 
 typedef struct merge_mpi {
     MPI_Comm comm;
@@ -28,6 +28,8 @@ typedef struct merge_mpi {
     size_t received_bytes;
     keel_copy mine, *copies; // COPIES: rank 0, one a rank; NULL where none are compared
     keel_copy **gathered;    // where COPIES are to be found once they are
+    MPI_Request *collecting; // rank 0: [collecting_count], one a rank that gives values of its own
+    uint32_t collecting_count;
 } merge_mpi;
 
 static keel_status failed(int code, const char *call) {
@@ -69,6 +71,8 @@ static void forget_groups(merge_mpi *m) {
     m->received = NULL;
     free(m->copies);
     m->copies = NULL;
+    free(m->collecting);
+    m->collecting = NULL;
 }
 
 static keel_status agree(void *context, const keel_rank_table *table, keel_whole_table *whole) {
@@ -158,6 +162,32 @@ static keel_status receive_frame(merge_mpi *m, uint32_t group) {
     return code ? failed(code, "MPI_Irecv") : KEEL_OK;
 }
 
+static keel_status receive_values(merge_mpi *m, uint64_t *values, const keel_rank_part *parts, uint32_t count) {
+    if (!m->collecting && !(m->collecting = malloc(count * sizeof(MPI_Request))))
+        return keel_fail(KEEL_ERR_MEMORY, "no memory to receive from %u ranks", count);
+    m->collecting_count = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        if (parts[i].rank == 0) continue;
+        // NOLINTNEXTLINE(clang-analyzer-optin.mpi.MPI-Checker): test completes it
+        const int code = MPI_Irecv(values + parts[i].offset, (int)parts[i].count, MPI_UINT64_T, (int)parts[i].rank,
+                                   TAG_VALUES, m->comm, &m->collecting[m->collecting_count]);
+        if (code) return failed(code, "MPI_Irecv");
+        m->collecting_count++;
+    }
+    return KEEL_OK;
+}
+
+static keel_status collect(void *context, uint64_t *values, const keel_rank_part *parts, uint32_t count) {
+    merge_mpi *m = context;
+    int rank;
+    MPI_Comm_rank(m->comm, &rank);
+    m->doing = COLLECTING;
+    if (rank == 0) return receive_values(m, values, parts, count);
+    // NOLINTNEXTLINE(clang-analyzer-optin.mpi.MPI-Checker): test completes it
+    const int code = MPI_Isend(values, (int)parts->count, MPI_UINT64_T, 0, TAG_VALUES, m->comm, &m->request);
+    return code ? failed(code, "MPI_Isend") : KEEL_OK;
+}
+
 // An operation of MPI has ended: begins the next one of the reduction, or sets *DONE.
 static keel_status go_on(merge_mpi *m, bool *done) {
     switch (m->doing) {
@@ -176,6 +206,7 @@ static keel_status go_on(merge_mpi *m, bool *done) {
     case GATHERING:
         *m->gathered = m->copies;
         break;
+    case COLLECTING:
     case SENDING:
         break;
     }
@@ -187,7 +218,9 @@ static keel_status test(void *context, bool *done) {
     merge_mpi *m = context;
     int flag = 0;
     *done = false;
-    const int code = MPI_Test(&m->request, &flag, MPI_STATUS_IGNORE);
+    int code = MPI_Test(&m->request, &flag, MPI_STATUS_IGNORE);
+    if (!code && flag && m->doing == COLLECTING && m->collecting)
+        code = MPI_Testall((int)m->collecting_count, m->collecting, &flag, MPI_STATUSES_IGNORE);
     if (code) return failed(code, "MPI_Test");
     return flag ? go_on(m, done) : KEEL_OK;
 }
@@ -245,6 +278,7 @@ keel_status keel_merge_mpi_open(MPI_Comm comm, bool threaded, keel_merge *merge)
                           .announce = announce,
                           .reduce = reduce,
                           .gather = gather,
+                          .collect = collect,
                           .test = test,
                           .close = close_merge};
     return KEEL_OK;

@@ -6,7 +6,7 @@
 #include <string.h>
 
 enum { TAG_COUNTS = 1, TAG_ARRAYS };
-enum { COUNTS = 3, ARRAYS = 4 };
+enum { COUNTS = 5, ARRAYS = 5 };
 enum { TEXT_BYTES = 2 * KEEL_TABLE_TEXT_BYTES + 100 };
 
 keel_status keel_all_ready(MPI_Comm comm, bool ready) {
@@ -27,8 +27,9 @@ static void find_groups(const uint64_t *hashes, int size, int rank, keel_rank_gr
         uint32_t g = 0;
         while (g < groups->count && hashes[groups->leaders[g]] != hashes[r]) g++;
         if (g == groups->count) groups->leaders[groups->count++] = (uint32_t)r;
-        if (r == rank) groups->mine = groups->leaders[g];
+        groups->of[r] = g;
     }
+    groups->mine = groups->leaders[groups->of[rank]];
 }
 
 // The bytes of a table, array by array.
@@ -41,6 +42,8 @@ static void arrays_of(const keel_rank_table *table, void *arrays[ARRAYS], size_t
     bytes[2] = table->site_count * sizeof *table->op_masks;
     arrays[3] = table->scalars;
     bytes[3] = table->scalar_count * sizeof *table->scalars;
+    arrays[4] = table->rank_entries;
+    bytes[4] = table->site_count * sizeof *table->rank_entries;
 }
 
 static void send_arrays(MPI_Comm comm, const keel_rank_table *table) {
@@ -64,7 +67,10 @@ static keel_status receive_counts(MPI_Comm comm, const keel_rank_groups *groups,
         uint32_t counts[COUNTS];
         MPI_Recv(counts, COUNTS, MPI_UINT32_T, (int)groups->leaders[g], TAG_COUNTS, comm, MPI_STATUS_IGNORE);
         if (status) continue;
-        tables[g] = (keel_rank_table){.micro_count = counts[0], .site_count = counts[1], .scalar_count = counts[2]};
+        tables[g] = (keel_rank_table){.micro_count = counts[0],
+                                      .site_count = counts[1],
+                                      .scalar_count = counts[2],
+                                      .ranks_hash = (uint64_t)counts[3] << 32 | counts[4]};
         if (tables[g].site_count > INT_MAX / sizeof(keel_site_info))
             status = keel_fail(KEEL_ERR_LIMIT, "%u sites are too many for MPI", tables[g].site_count);
         else
@@ -100,7 +106,8 @@ static keel_status lead(MPI_Comm comm, const keel_rank_table *own, const keel_ra
 }
 
 static keel_status follow(MPI_Comm comm, bool leader, const keel_rank_table *own) {
-    const uint32_t counts[COUNTS] = {own->micro_count, own->site_count, own->scalar_count};
+    const uint32_t counts[COUNTS] = {own->micro_count, own->site_count, own->scalar_count,
+                                     (uint32_t)(own->ranks_hash >> 32), (uint32_t)own->ranks_hash};
     if (leader) MPI_Send(counts, COUNTS, MPI_UINT32_T, 0, TAG_COUNTS, comm);
     const keel_status status = tell(comm, KEEL_OK);
     if (status) return status;
@@ -113,10 +120,12 @@ keel_status keel_site_agreement(MPI_Comm comm, const keel_rank_table *table, kee
     int rank, size;
     MPI_Comm_rank(comm, &rank);
     MPI_Comm_size(comm, &size);
-    keel_rank_groups groups = {.leaders = calloc((size_t)size, sizeof *groups.leaders)};
+    keel_rank_groups groups = {.leaders = calloc((size_t)size, sizeof *groups.leaders),
+                               .of = calloc((size_t)size, sizeof *groups.of)};
     uint64_t *hashes = malloc((size_t)size * sizeof *hashes);
-    if (table && (!hashes || !groups.leaders)) keel_fail(KEEL_ERR_MEMORY, "no memory for the tables of %d ranks", size);
-    keel_status status = keel_all_ready(comm, table && hashes && groups.leaders);
+    const bool room = hashes && groups.leaders && groups.of;
+    if (table && !room) keel_fail(KEEL_ERR_MEMORY, "no memory for the tables of %d ranks", size);
+    keel_status status = keel_all_ready(comm, table && room);
     if (!status) {
         const uint64_t mine = keel_rank_table_hash(table);
         MPI_Allgather(&mine, 1, MPI_UINT64_T, hashes, 1, MPI_UINT64_T, comm);
@@ -131,11 +140,16 @@ keel_status keel_site_agreement(MPI_Comm comm, const keel_rank_table *table, kee
         keel_rank_groups_free(&groups);
         return status;
     }
+    if (rank == 0 && groups.count > 1) {
+        whole->group_of = groups.of;
+        groups.of = NULL;
+    }
     *out = groups;
     return KEEL_OK;
 }
 
 void keel_rank_groups_free(keel_rank_groups *groups) {
     free(groups->leaders);
+    free(groups->of);
     *groups = (keel_rank_groups){0};
 }

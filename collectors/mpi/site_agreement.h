@@ -11,6 +11,7 @@ typedef struct keel_rank_groups {
     uint32_t count;    // of groups
     uint32_t mine;     // lowest rank of this rank's
     uint32_t *leaders; // owned: the lowest rank of each group, ascending
+    uint32_t *of;      // [ranks], owned until the whole table has it: the group of each
 } keel_rank_groups;
 
 // Collective and blocking over COMM. TABLE NULL: this rank could not start; it gets KEEL_ERR_COMM with its own

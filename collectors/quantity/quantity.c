@@ -41,6 +41,9 @@ static const keel_quantity_info quantities[KEEL_QUANTITY_COUNT] = {
 static const uint64_t precision_ops = OP(not_bf16) | OP(not_fp16) | OP(not_tf32);
 static const uint64_t rank_ops = OP(norm_low) | OP(norm_high) | OP(rank_low) | OP(rank_high) | OP(log_norm_mean) |
                                  OP(log_norm_std) | OP(replica_residual);
+static const uint64_t merge_ops = OP(norm_low) | OP(norm_high) | OP(rank_low) | OP(rank_high) | OP(log_norm_mean) |
+                                  OP(log_norm_std) | OP(replica_residual) | OP(replica_rank) | OP(replica_peer) |
+                                  OP(rank_nonfinite);
 
 static const char *const known_names[] = {
 #define KEEL_OP(name, type, need, doc) #name,
@@ -73,6 +76,10 @@ static uint64_t ops_that_need(uint32_t fields) {
 
 uint64_t keel_ops_flags(void) {
     return ops_that_need(KEEL_FIELDS_FLAGS);
+}
+
+uint64_t keel_ops_of_one_rank(void) {
+    return (UINT64_MAX >> (64 - KEEL_OP_COUNT)) & ~merge_ops;
 }
 
 uint64_t keel_ops_named(const char *name, keel_quantity quantity) {

@@ -25,6 +25,8 @@ keel_status keel_quantity_check(const keel_site_info *site);
 
 // The ops that need no more than the non-finite flags: kept at every enabled site on every step.
 uint64_t keel_ops_flags(void);
+// Those that say something of one rank's own values, not of a merge over ranks.
+uint64_t keel_ops_of_one_rank(void);
 
 // The set that NAME stands for: an op's name, or one of the aliases
 //   precision  not_bf16, not_fp16, not_tf32

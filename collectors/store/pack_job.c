@@ -12,7 +12,7 @@
 #include "collectors/store/segment_head.h"
 #include "collectors/store/store_files.h"
 
-enum { METADATA_BYTES = 256 << 10, OP_PATHS = 2 * KEEL_OP_COUNT, MOST_SETS = OP_PATHS + 3 };
+enum { METADATA_BYTES = 256 << 10, OP_PATHS = KEEL_GROUP_COUNT * KEEL_OP_COUNT, MOST_SETS = OP_PATHS + 3 };
 
 typedef struct column_set { // a dataset that grows, in both files
     keel_growing what;
@@ -82,11 +82,11 @@ static keel_status open_set(keel_pack_job *job, const char *path, const char *do
     return keel_growing_create(job->target, job->packed_path, &set->what, true, set->rows, &set->to);
 }
 
-// The path of /stats and /micro of every op, by turns, and the op.
+// The path of every op in every group, by turns, and the op.
 static const keel_op_info *op_path(unsigned i, char path[KEEL_DATASET_PATH_BYTES]) {
-    const keel_op_info *op = keel_op_get((keel_op)(i / 2));
-    snprintf(path, KEEL_DATASET_PATH_BYTES, "%s/%s", i % 2 ? KEEL_GROUP_MICRO : KEEL_GROUP_STATS, op->name);
-    return op;
+    const keel_op op = (keel_op)(i / KEEL_GROUP_COUNT);
+    keel_op_path((keel_op_group)(i % KEEL_GROUP_COUNT), op, path);
+    return keel_op_get(op);
 }
 
 static keel_status open_sets(keel_pack_job *job) {
@@ -134,11 +134,12 @@ static herr_t copy_attribute(hid_t from, const char *name, const H5A_info_t *inf
 
 static keel_status copy_tables(keel_pack_job *job) {
     static const char *const tables[] = {KEEL_PATH_SITES, KEEL_PATH_SCALAR_NAMES, KEEL_PATH_MICRO_SITES,
-                                         KEEL_PATH_CONFIG};
+                                         KEEL_PATH_RANK_SERIES, KEEL_PATH_CONFIG};
     if (H5Aiterate2(job->source, H5_INDEX_NAME, H5_ITER_INC, NULL, copy_attribute, &job->target) < 0)
         return keel_h5_fail(KEEL_ERR_IO, job->packed_path, "cannot copy attributes");
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
-        if (H5Ocopy(job->source, tables[i], job->target, tables[i], H5P_DEFAULT, H5P_DEFAULT) < 0)
+        if (H5Lexists(job->source, tables[i], H5P_DEFAULT) > 0 && // a segment of before has no series of ranks
+            H5Ocopy(job->source, tables[i], job->target, tables[i], H5P_DEFAULT, H5P_DEFAULT) < 0)
             return keel_h5_fail(KEEL_ERR_IO, job->packed_path, "cannot copy %s", tables[i]);
     return keel_schema_make_groups(job->target, job->packed_path);
 }

@@ -22,8 +22,8 @@ const keel_run_info *keel_store_info(const keel_store_reader *reader, uint32_t s
 const char *keel_store_segment_path(const keel_store_reader *reader, uint32_t segment);
 uint64_t keel_store_segment_rows(const keel_store_reader *reader, uint32_t segment);
 
-// What keel_store_next reads of each row: ops with OPS[op], of sites and with MICRO of micro-batches too; the others
-// are NULL in its rows. All from the beginning; a cursor starts again.
+// What keel_store_next reads of each row: ops with OPS[op], of sites and with MICRO of micro-batches and of single
+// ranks too; the others are NULL in its rows. All from the beginning; a cursor starts again.
 void keel_store_want(keel_store_reader *reader, const bool ops[KEEL_OP_COUNT], bool micro);
 
 // Rows in the order in which they were written, all segments. A cursor reads blocks of rows, of at most 160 MiB.

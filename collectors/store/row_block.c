@@ -11,7 +11,7 @@ enum { MOST_BYTES = 160 << 20, MOST_ROWS = 4096 };
 // One op in the block, eight bytes a value.
 typedef struct column {
     keel_op op;
-    bool micro;
+    keel_op_group group;
     size_t width;   // values of a row
     uint64_t *data; // [capacity][width]
 } column;
@@ -26,7 +26,7 @@ struct keel_row_block {
     double *scalars;
     bool *scalar_set; // of the present row
     uint32_t scalar_count;
-    column columns[2 * KEEL_OP_COUNT];
+    column columns[KEEL_GROUP_COUNT * KEEL_OP_COUNT];
     size_t column_count;
 };
 
@@ -38,7 +38,12 @@ static void choose(keel_row_block *block, const bool ops[KEEL_OP_COUNT], bool mi
             block->columns[block->column_count++] = (column){.op = (keel_op)op, .width = info->site_count};
         if (micro && keel_segment_reader_has_micro(block->segment, (keel_op)op))
             block->columns[block->column_count++] =
-                (column){.op = (keel_op)op, .micro = true, .width = (size_t)info->micro_count * info->micro_site_count};
+                (column){.op = (keel_op)op,
+                         .group = KEEL_GROUP_MICRO,
+                         .width = (size_t)info->micro_count * info->micro_site_count};
+        if (micro && info->rank_op_stored[op])
+            block->columns[block->column_count++] =
+                (column){.op = (keel_op)op, .group = KEEL_GROUP_RANKS, .width = info->rank_series_count};
     }
 }
 
@@ -94,8 +99,7 @@ static keel_status load(keel_row_block *block, uint64_t first) {
         status = keel_segment_reader_scalars(block->segment, first, count, block->scalars);
     for (size_t i = 0; !status && i < block->column_count; i++) {
         const column *c = &block->columns[i];
-        status = c->micro ? keel_segment_reader_micro(block->segment, c->op, first, count, c->data)
-                          : keel_segment_reader_stats(block->segment, c->op, first, count, c->data);
+        status = keel_segment_reader_op(block->segment, c->group, c->op, first, count, c->data);
     }
     if (status) return status;
     block->first = first;
@@ -112,10 +116,12 @@ static void point(keel_row_block *block, size_t i) {
     for (size_t k = 0; k < block->column_count; k++) {
         const column *c = &block->columns[k];
         uint64_t *values = c->data + i * c->width;
+        const uint64_t **const counts[KEEL_GROUP_COUNT] = {row->u64, row->micro_u64, row->rank_u64};
+        const double **const numbers[KEEL_GROUP_COUNT] = {row->f64, row->micro_f64, row->rank_f64};
         if (keel_op_get(c->op)->is_count)
-            *(c->micro ? &row->micro_u64[c->op] : &row->u64[c->op]) = values;
+            counts[c->group][c->op] = values;
         else
-            *(c->micro ? &row->micro_f64[c->op] : &row->f64[c->op]) = (const double *)(const void *)values;
+            numbers[c->group][c->op] = (const double *)(const void *)values;
     }
 }
 

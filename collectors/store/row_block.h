@@ -11,7 +11,7 @@
 
 typedef struct keel_row_block keel_row_block;
 
-// For the rows of SEGMENT, with OPS (and MICRO) of them. Borrows the segment.
+// For the rows of SEGMENT, with OPS of them, MICRO: of micro-batches and of single ranks too. Borrows the segment.
 keel_status keel_row_block_open(keel_segment_reader *segment, const bool ops[KEEL_OP_COUNT], bool micro,
                                 keel_row_block **block);
 void keel_row_block_close(keel_row_block *block); // NULL is fine

@@ -62,6 +62,11 @@ static const member mesh_members[] = {
     MEMBER(keel_mesh_record, U32, ep),
 };
 
+static const member rank_series_members[] = {
+    MEMBER(keel_rank_series, U32, rank),
+    MEMBER(keel_rank_series, U32, site),
+};
+
 static const struct {
     const member *members;
     size_t count, bytes;
@@ -71,6 +76,8 @@ static const struct {
     [KEEL_RECORD_INCIDENT] = {incident_members, sizeof incident_members / sizeof *incident_members,
                               sizeof(keel_incident_record)},
     [KEEL_RECORD_MESH] = {mesh_members, sizeof mesh_members / sizeof *mesh_members, sizeof(keel_mesh_record)},
+    [KEEL_RECORD_RANK_SERIES] = {rank_series_members, sizeof rank_series_members / sizeof *rank_series_members,
+                                 sizeof(keel_rank_series)},
 };
 
 static hid_t member_type(const member *m) {
@@ -300,6 +307,13 @@ keel_status keel_incident_from_record(keel_incident_record *record, const char *
 
 // ---- datasets that grow ----
 
+static const char *const group_paths[KEEL_GROUP_COUNT] = {
+    [KEEL_GROUP_STATS] = "/stats", [KEEL_GROUP_MICRO] = "/micro", [KEEL_GROUP_RANKS] = "/ranks"};
+
+void keel_op_path(keel_op_group group, keel_op op, char path[KEEL_DATASET_PATH_BYTES]) {
+    snprintf(path, KEEL_DATASET_PATH_BYTES, "%s/%s", group_paths[group], keel_op_get(op)->name);
+}
+
 hsize_t keel_growing_columns(const keel_growing *growing) {
     return growing->rank == 1 ? 1 : growing->tail[growing->rank - 2];
 }
@@ -419,6 +433,14 @@ static keel_status write_scalar_names(hid_t file, const char *path, const keel_r
     return status;
 }
 
+static keel_status write_rank_series(hid_t file, const char *path, const keel_run_info *info) {
+    const hid_t type = keel_record_type(KEEL_RECORD_RANK_SERIES);
+    const keel_status status =
+        write_table(file, path, KEEL_PATH_RANK_SERIES, type, info->rank_series_count, info->rank_series);
+    if (type >= 0) H5Tclose(type);
+    return status;
+}
+
 static keel_status write_config(hid_t file, const char *path, const char *yaml) {
     const hid_t type = keel_h5_text_type(strlen(yaml) + 1);
     const hid_t space = H5Screate(H5S_SCALAR);
@@ -474,10 +496,9 @@ static keel_status write_attributes(hid_t file, const char *path, const keel_run
 }
 
 keel_status keel_schema_make_groups(hid_t file, const char *path) {
-    static const char *const names[] = {KEEL_GROUP_STATS, KEEL_GROUP_MICRO};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const hid_t group = H5Gcreate2(file, names[i], H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
-        if (group < 0) return keel_h5_fail(KEEL_ERR_IO, path, "cannot create %s", names[i]);
+    for (size_t i = 0; i < KEEL_GROUP_COUNT; i++) {
+        const hid_t group = H5Gcreate2(file, group_paths[i], H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+        if (group < 0) return keel_h5_fail(KEEL_ERR_IO, path, "cannot create %s", group_paths[i]);
         H5Gclose(group);
     }
     return KEEL_OK;
@@ -491,6 +512,7 @@ keel_status keel_schema_write_tables(hid_t file, const char *path, const keel_ru
     if (!status)
         status =
             write_table(file, path, KEEL_PATH_MICRO_SITES, H5T_STD_U32LE, info->micro_site_count, info->micro_sites);
+    if (!status) status = write_rank_series(file, path, info);
     if (!status) status = write_config(file, path, info->config_yaml ? info->config_yaml : "");
     return status;
 }

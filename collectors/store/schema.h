@@ -29,10 +29,18 @@ enum { KEEL_SCHEMA = 1 };
 #define KEEL_PATH_MICRO_SITES  "/micro_sites"
 #define KEEL_PATH_INCIDENTS    "/incidents"
 #define KEEL_PATH_CONFIG       "/config_yaml"
-#define KEEL_GROUP_STATS       "/stats"
-#define KEEL_GROUP_MICRO       "/micro"
+#define KEEL_PATH_RANK_SERIES  "/rank_series"
 
 enum { KEEL_STORED_SCALAR_BYTES = 64, KEEL_ENUM_NAME_BYTES = 24, KEEL_DATASET_PATH_BYTES = 64 };
+
+// The groups of datasets of ops.
+typedef enum keel_op_group {
+    KEEL_GROUP_STATS, // [row, site]
+    KEEL_GROUP_MICRO, // [row, micro_batch, k]
+    KEEL_GROUP_RANKS, // [row, j]
+    KEEL_GROUP_COUNT
+} keel_op_group;
+void keel_op_path(keel_op_group group, keel_op op, char path[KEEL_DATASET_PATH_BYTES]); // "/stats/norm"
 
 // ---- records: the same bytes in memory and in the file, so that HDF5 has nothing to convert ----
 
@@ -80,6 +88,7 @@ typedef enum keel_record_kind {
     KEEL_RECORD_SITE,
     KEEL_RECORD_INCIDENT,
     KEEL_RECORD_MESH,
+    KEEL_RECORD_RANK_SERIES, // keel_rank_series
 } keel_record_kind;
 
 // Its compound type, to be closed by the caller; < 0 on failure.
@@ -123,7 +132,7 @@ keel_status keel_growing_create(hid_t file, const char *file_path, const keel_gr
 // ---- the parts that are written once ----
 
 keel_status keel_schema_make_groups(hid_t file, const char *path);
-// The groups, attributes, /sites, /scalar_names, /micro_sites and /config_yaml.
+// The groups, attributes, /sites, /scalar_names, /micro_sites, /rank_series and /config_yaml.
 keel_status keel_schema_write_tables(hid_t file, const char *path, const keel_run_info *info, const char *origin);
 
 #endif

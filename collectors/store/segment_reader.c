@@ -15,14 +15,7 @@
 enum { METADATA_TRIES = 22 };
 #define MOST_ROW_BYTES (UINT64_C(1) << 30)
 
-enum {
-    SET_STEPS,
-    SET_SCALARS,
-    SET_INCIDENTS,
-    SET_STATS,
-    SET_MICRO = SET_STATS + KEEL_OP_COUNT,
-    SET_COUNT = SET_MICRO + KEEL_OP_COUNT
-};
+enum { SET_STEPS, SET_SCALARS, SET_INCIDENTS, SET_STATS, SET_COUNT = SET_STATS + KEEL_GROUP_COUNT * KEEL_OP_COUNT };
 
 struct keel_segment_reader {
     char *path;
@@ -39,8 +32,17 @@ struct keel_segment_reader {
 
 // ---- datasets ----
 
+// Of an op, from SET_STATS on.
 static keel_op set_op(int set) {
-    return (keel_op)(set - (set >= SET_MICRO ? SET_MICRO : SET_STATS));
+    return (keel_op)((set - SET_STATS) % KEEL_OP_COUNT);
+}
+
+static keel_op_group set_group(int set) {
+    return (keel_op_group)((set - SET_STATS) / KEEL_OP_COUNT);
+}
+
+static int set_of(keel_op_group group, keel_op op) {
+    return SET_STATS + (int)group * KEEL_OP_COUNT + (int)op;
 }
 
 static void set_path(int set, char path[KEEL_DATASET_PATH_BYTES]) {
@@ -49,8 +51,7 @@ static void set_path(int set, char path[KEEL_DATASET_PATH_BYTES]) {
     if (set < SET_STATS)
         snprintf(path, KEEL_DATASET_PATH_BYTES, "%s", first[set]);
     else
-        snprintf(path, KEEL_DATASET_PATH_BYTES, "%s/%s", set >= SET_MICRO ? KEEL_GROUP_MICRO : KEEL_GROUP_STATS,
-                 keel_op_get(set_op(set))->name);
+        keel_op_path(set_group(set), set_op(set), path);
 }
 
 static hid_t set_type(const keel_segment_reader *r, int set) {
@@ -63,11 +64,20 @@ static hid_t set_type(const keel_segment_reader *r, int set) {
 static int set_tail(const keel_segment_reader *r, int set, hsize_t tail[2]) {
     const keel_run_info *info = &r->tables.info;
     if (set == SET_STEPS || set == SET_INCIDENTS) return 1;
-    tail[0] = set == SET_SCALARS ? info->scalar_count : info->site_count;
-    if (set < SET_MICRO) return 2;
-    tail[0] = info->micro_count;
-    tail[1] = info->micro_site_count;
-    return 3;
+    tail[0] = info->scalar_count;
+    if (set == SET_SCALARS) return 2;
+    switch (set_group(set)) {
+    case KEEL_GROUP_MICRO:
+        tail[0] = info->micro_count;
+        tail[1] = info->micro_site_count;
+        return 3;
+    case KEEL_GROUP_RANKS:
+        tail[0] = info->rank_series_count;
+        return 2;
+    default:
+        tail[0] = info->site_count;
+        return 2;
+    }
 }
 
 // What a file claims to hold must be in proportion to it; one that is being written may have grown since it was opened.
@@ -171,10 +181,12 @@ static keel_status find_sets(keel_segment_reader *r) {
         set_path(set, path);
         r->exists[set] = keel_dataset_exists(r->file, path);
         if (!r->exists[set] || set < SET_STATS) continue;
-        const bool micro = set >= SET_MICRO;
-        if (!micro) r->tables.info.op_stored[set - SET_STATS] = true;
-        row_bytes += sizeof(double) * (micro ? (uint64_t)r->tables.info.micro_count * r->tables.info.micro_site_count
-                                             : (uint64_t)r->tables.info.site_count);
+        keel_run_info *info = &r->tables.info;
+        const keel_op_group group = set_group(set);
+        if (group == KEEL_GROUP_STATS) info->op_stored[set_op(set)] = true;
+        if (group == KEEL_GROUP_RANKS) info->rank_op_stored[set_op(set)] = true;
+        hsize_t tail[2];
+        row_bytes += sizeof(double) * (set_tail(r, set, tail) == 3 ? tail[0] * tail[1] : tail[0]);
     }
     if (row_bytes > MOST_ROW_BYTES)
         return keel_fail(KEEL_ERR_LIMIT, "%s: rows of %llu MiB", r->path, (unsigned long long)row_bytes >> 20);
@@ -247,7 +259,7 @@ bool keel_segment_reader_resumed(const keel_segment_reader *r) {
 }
 
 bool keel_segment_reader_has_micro(const keel_segment_reader *r, keel_op op) {
-    return r->exists[SET_MICRO + op];
+    return r->exists[set_of(KEEL_GROUP_MICRO, op)];
 }
 
 bool keel_segment_reader_replaced(const keel_segment_reader *r) {
@@ -273,17 +285,14 @@ keel_status keel_segment_reader_scalars(keel_segment_reader *r, uint64_t first, 
     return read_rows(r, SET_SCALARS, first, count, NULL, values);
 }
 
-keel_status keel_segment_reader_stats(keel_segment_reader *r, keel_op op, uint64_t first, size_t count, void *values) {
-    return read_rows(r, SET_STATS + (int)op, first, count, NULL, values);
-}
-
-keel_status keel_segment_reader_micro(keel_segment_reader *r, keel_op op, uint64_t first, size_t count, void *values) {
-    return read_rows(r, SET_MICRO + (int)op, first, count, NULL, values);
+keel_status keel_segment_reader_op(keel_segment_reader *r, keel_op_group group, keel_op op, uint64_t first,
+                                   size_t count, void *values) {
+    return read_rows(r, set_of(group, op), first, count, NULL, values);
 }
 
 keel_status keel_segment_reader_column(keel_segment_reader *r, keel_op op, uint32_t index, uint64_t first, size_t count,
                                        void *values) {
-    return read_rows(r, op == KEEL_OP_COUNT ? SET_SCALARS : SET_STATS + (int)op, first, count, &index, values);
+    return read_rows(r, op == KEEL_OP_COUNT ? SET_SCALARS : set_of(KEEL_GROUP_STATS, op), first, count, &index, values);
 }
 
 keel_status keel_segment_reader_incidents(keel_segment_reader *r, keel_incident **out, size_t *out_count) {

@@ -35,11 +35,10 @@ bool keel_segment_reader_rising(const keel_segment_reader *reader, uint64_t *fir
 keel_status keel_segment_reader_steps(keel_segment_reader *reader, uint64_t first, size_t count,
                                       keel_step_record *steps);
 keel_status keel_segment_reader_scalars(keel_segment_reader *reader, uint64_t first, size_t count, double *values);
-// Eight bytes each: double, or uint64_t of count ops. [count][site_count], [count][micro_count][micro_site_count].
-keel_status keel_segment_reader_stats(keel_segment_reader *reader, keel_op op, uint64_t first, size_t count,
-                                      void *values);
-keel_status keel_segment_reader_micro(keel_segment_reader *reader, keel_op op, uint64_t first, size_t count,
-                                      void *values);
+// Eight bytes each: double, or uint64_t of count ops. [count][site_count], [count][micro_count][micro_site_count],
+// [count][rank_series_count].
+keel_status keel_segment_reader_op(keel_segment_reader *reader, keel_op_group group, keel_op op, uint64_t first,
+                                   size_t count, void *values);
 // One column of the same: of scalar INDEX where OP is KEEL_OP_COUNT, else of OP at site INDEX.
 keel_status keel_segment_reader_column(keel_segment_reader *reader, keel_op op, uint32_t index, uint64_t first,
                                        size_t count, void *values);

@@ -7,7 +7,7 @@
 #include "collectors/store/h5.h"
 
 enum { COMMAND_BYTES = 4097, MOST_CONFIG_BYTES = 64 << 20 };
-enum { MOST_SITES = 1 << 22, MOST_SCALARS = 1 << 16, MOST_MICROS = 1 << 16 };
+enum { MOST_SITES = 1 << 22, MOST_SCALARS = 1 << 16, MOST_MICROS = 1 << 16, MOST_SERIES = 1 << 24 };
 
 static keel_status read_sites(hid_t file, const char *path, keel_segment_tables *t) {
     const hid_t type = keel_record_type(KEEL_RECORD_SITE);
@@ -58,6 +58,23 @@ static keel_status read_micro_sites(hid_t file, const char *path, keel_segment_t
         if (t->micro_sites[k] >= t->info.site_count)
             return keel_fail(KEEL_ERR_FORMAT, "%s: " KEEL_PATH_MICRO_SITES " row %u: no site %u", path, k,
                              t->micro_sites[k]);
+    return KEEL_OK;
+}
+
+static keel_status read_rank_series(hid_t file, const char *path, keel_segment_tables *t) {
+    if (!keel_dataset_exists(file, KEEL_PATH_RANK_SERIES)) return KEEL_OK; // written before there were any
+    const hid_t type = keel_record_type(KEEL_RECORD_RANK_SERIES);
+    if (type < 0) return keel_h5_fail(KEEL_ERR_MEMORY, path, "no record types");
+    void *table = NULL;
+    const keel_status status = keel_dataset_read_table(file, path, KEEL_PATH_RANK_SERIES, type, MOST_SERIES, &table,
+                                                       &t->info.rank_series_count);
+    H5Tclose(type);
+    if (status) return status;
+    t->info.rank_series = t->rank_series = table;
+    for (uint32_t j = 0; j < t->info.rank_series_count; j++)
+        if (t->rank_series[j].site >= t->info.site_count || t->rank_series[j].rank >= t->info.world_size)
+            return keel_fail(KEEL_ERR_FORMAT, "%s: " KEEL_PATH_RANK_SERIES " row %u: no rank %u or no site %u", path, j,
+                             t->rank_series[j].rank, t->rank_series[j].site);
     return KEEL_OK;
 }
 
@@ -137,6 +154,7 @@ keel_status keel_segment_tables_read(hid_t file, const char *path, keel_segment_
     if (!status) status = read_sites(file, path, t);
     if (!status) status = read_scalar_names(file, path, t);
     if (!status) status = read_micro_sites(file, path, t);
+    if (!status) status = read_rank_series(file, path, t);
     return status ? status : read_config(file, path, t);
 }
 
@@ -147,4 +165,5 @@ void keel_segment_tables_free(keel_segment_tables *t) {
     free(t->names);
     free(t->scalar_names);
     free(t->micro_sites);
+    free(t->rank_series);
 }

@@ -20,6 +20,7 @@ typedef struct keel_segment_tables {
     char (*names)[KEEL_STORED_SCALAR_BYTES];
     const char **scalar_names;
     uint32_t *micro_sites;
+    keel_rank_series *rank_series;
 } keel_segment_tables;
 
 // TABLES is zeroed, and to be freed whatever comes back. PATH is for messages.

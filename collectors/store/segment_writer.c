@@ -26,6 +26,7 @@ typedef struct column_set { // a dataset that grows
     hsize_t rows;
     uint64_t chunk_rows, chunk_row_bytes; // of all chunks side by side
     keel_op op;                           // KEEL_OP_COUNT: scalars
+    keel_op_group group;
 } column_set;
 
 struct keel_segment_writer {
@@ -62,21 +63,23 @@ static keel_status open_columns(keel_segment_writer *w, column_set *set) {
     return KEEL_OK;
 }
 
-static void describe(column_set *set, const char *group, keel_op op, int rank, hsize_t micros, hsize_t columns) {
+static void describe(column_set *set, keel_op_group group, keel_op op, hsize_t micros, hsize_t columns) {
     const keel_op_info *info = keel_op_get(op);
+    const int rank = group == KEEL_GROUP_MICRO ? 3 : 2;
     set->op = op;
+    set->group = group;
     set->what = (keel_growing){.doc = info->doc,
                                .type = info->is_count ? H5T_STD_U64LE : H5T_IEEE_F64LE,
                                .element_bytes = 8,
                                .rank = rank,
                                .tail = {rank == 3 ? micros : columns, columns}};
-    snprintf(set->what.path, sizeof set->what.path, "%s/%s", group, info->name);
+    keel_op_path(group, op, set->what.path);
 }
 
-// Scalars first, then every op of sites and micro-batches; none has zero columns.
+// Scalars first, then every op of sites, micro-batches and ranks; none has zero columns.
 static keel_status list_columns(keel_segment_writer *w) {
     const keel_run_info *info = w->info;
-    w->columns = calloc(2 * KEEL_OP_COUNT + 1, sizeof *w->columns);
+    w->columns = calloc(KEEL_GROUP_COUNT * KEEL_OP_COUNT + 1, sizeof *w->columns);
     if (!w->columns) return keel_fail(KEEL_ERR_MEMORY, "%s: no memory for its datasets", w->path);
     size_t count = 0;
     if (info->scalar_count > 0)
@@ -89,9 +92,11 @@ static keel_status list_columns(keel_segment_writer *w) {
                                                     .tail = {info->scalar_count}}};
     for (unsigned op = 0; op < KEEL_OP_COUNT; op++) {
         if (info->op_stored[op] && info->site_count > 0)
-            describe(&w->columns[count++], KEEL_GROUP_STATS, (keel_op)op, 2, 0, info->site_count);
+            describe(&w->columns[count++], KEEL_GROUP_STATS, (keel_op)op, 0, info->site_count);
         if (keel_run_keeps_micro(info, (keel_op)op))
-            describe(&w->columns[count++], KEEL_GROUP_MICRO, (keel_op)op, 3, info->micro_count, info->micro_site_count);
+            describe(&w->columns[count++], KEEL_GROUP_MICRO, (keel_op)op, info->micro_count, info->micro_site_count);
+        if (info->rank_op_stored[op])
+            describe(&w->columns[count++], KEEL_GROUP_RANKS, (keel_op)op, 0, info->rank_series_count);
     }
     w->column_count = count;
     w->incidents.what = (keel_growing){.path = KEEL_PATH_INCIDENTS,
@@ -272,9 +277,15 @@ static keel_status append(keel_segment_writer *w, column_set *set, const void *d
 
 static const void *row_data(const column_set *set, const keel_row *row) {
     if (set->op == KEEL_OP_COUNT) return row->scalars;
-    const bool is_count = keel_op_get(set->op)->is_count, micro = set->what.rank == 3;
-    if (is_count) return micro ? row->micro_u64[set->op] : row->u64[set->op];
-    return micro ? row->micro_f64[set->op] : row->f64[set->op];
+    const bool is_count = keel_op_get(set->op)->is_count;
+    switch (set->group) {
+    case KEEL_GROUP_MICRO:
+        return is_count ? (const void *)row->micro_u64[set->op] : row->micro_f64[set->op];
+    case KEEL_GROUP_RANKS:
+        return is_count ? (const void *)row->rank_u64[set->op] : row->rank_f64[set->op];
+    default:
+        return is_count ? (const void *)row->u64[set->op] : row->f64[set->op];
+    }
 }
 
 keel_status keel_segment_writer_row(keel_segment_writer *w, const keel_row *row) {

@@ -118,7 +118,8 @@ def section(measured):
             got = model(ranks, stages) * frame
             lines.append(f"| {ranks:,} | {stages} | {frame / 1024:.0f} | {got / 1024:,.0f} | {1e3 * got * (1e-9 + rate):.1f} |")
     lines += ["", "All of it happens on the merge thread, while the next step computes; with stages it is less, since each has its share of the sites. What grows with",
-              "the ranks is, at the start, 8 bytes a rank for the comparison of the site tables, and on a step where replicas differ 24 bytes a rank to rank 0.", ""]
+              "the ranks is, at the start, 8 bytes a rank for the comparison of the site tables; on a step where replicas differ, 24 bytes a rank to rank 0; and what",
+              "`ranks` of a selection asks for ([monitor.md](monitor.md)).", ""]
     return "\n".join(lines)
 
 

@@ -43,7 +43,6 @@ static void make_values(float *values, const char *name) {
 typedef struct table_rig {
     keel_probe *probe;
     keel_site_plan plans[32];
-    uint64_t masks[32];
     keel_rank_table own;
     keel_whole_table whole;
     keel_frame *frame, *merged;
@@ -57,7 +56,6 @@ static void add_site(table_rig *r, keel_site_info info, bool per_micro) {
     const uint32_t id = keel_site_get_info(site)->id;
     r->plans[id] =
         (keel_site_plan){.fields = KEEL_FIELDS_ALL, .schedule = {.start = 1, .every = 1}, .per_micro = per_micro};
-    r->masks[id] = 1;
 }
 
 // The first and the last stage hold the embedding, each as many copies as it has ranks; layers are cut over the ranks
@@ -238,7 +236,7 @@ static void run_stages(void) {
     CHECK(keel_probe_open((uint32_t)check_rank, &r.probe) == KEEL_OK);
     keel_probe_set_micro_count(r.probe, MICROS);
     register_stage(&r, stage);
-    CHECK(keel_rank_table_open(r.probe, r.plans, r.masks, &r.own) == KEEL_OK);
+    CHECK(keel_rank_table_open(r.probe, r.plans, &r.own) == KEEL_OK);
     if (merge.agree(merge.context, &r.own, &r.whole)) fprintf(stderr, "%s\n", keel_error()), abort();
     r.frame = new_frame(&r.own);
     if (check_rank == 0) {

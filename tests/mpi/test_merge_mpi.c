@@ -313,14 +313,13 @@ static keel_status agree_with(oddity last, keel_whole_table *whole) {
                           mine == SCALAR_MERGE ? KEEL_SCALAR_MAX : KEEL_SCALAR_FIRST, &id) == KEEL_OK);
     if (mine == MICROS) keel_probe_set_micro_count(probe, 3);
     static keel_site_plan plans[AGREE_SITES + 1];
-    static uint64_t masks[AGREE_SITES + 1];
     memset(plans, 0, sizeof plans);
     if (mine == PLAN) plans[12].schedule.every = 7;
     keel_rank_table table = {0};
     if (mine == NOT_STARTED)
         keel_fail(KEEL_ERR_CONFIG, "its own reason");
     else
-        CHECK(keel_rank_table_open(probe, plans, masks, &table) == KEEL_OK);
+        CHECK(keel_rank_table_open(probe, plans, &table) == KEEL_OK);
     *whole = (keel_whole_table){0};
     const keel_status status = merge.agree(merge.context, mine == NOT_STARTED ? NULL : &table, whole);
     keel_rank_table_close(&table);

@@ -18,13 +18,16 @@ enum {
     MICROS = 2
 };
 enum { SHARD, REPLICA, SAMPLE, STAGE, SITES };
-enum { STAGES_MAX = 4 };
+enum { STAGES_MAX = 4, RANKS_MAX = 8 };
 static const char *const site_names[STAGE] = {"weight", "norm.weight", "out"};
 
 typedef struct memory {
     const keel_run_info *info;
     uint32_t ids[STAGE], stage_ids[STAGES_MAX];
     double stage_norms[STEPS + 1][STAGES_MAX];
+    double rank_norms[STEPS + 1][STAGE][RANKS_MAX]; // of single ranks, by the sites above; the last: of stages
+    double rank_max[STEPS + 1];                     // of rank 0's sample
+    uint32_t rank_series;
     uint64_t steps[STEPS + 1], dropped[STEPS + 1], residual[STEPS + 1];
     uint64_t odd[STEPS + 1], peer[STEPS + 1];
     uint32_t flags[STEPS + 1];
@@ -72,6 +75,17 @@ static keel_status remember_row(void *context, const keel_row *row) {
     m->residual[i] = row->u64[KEEL_OP_replica_residual] ? row->u64[KEEL_OP_replica_residual][m->ids[REPLICA]] : 0;
     m->odd[i] = row->u64[KEEL_OP_replica_rank] ? row->u64[KEEL_OP_replica_rank][m->ids[REPLICA]] : 0;
     m->peer[i] = row->u64[KEEL_OP_replica_peer] ? row->u64[KEEL_OP_replica_peer][m->ids[REPLICA]] : 0;
+    m->rank_series = m->info->rank_series_count;
+    for (uint32_t j = 0; j < m->rank_series; j++) {
+        const keel_rank_series *series = &m->info->rank_series[j];
+        if (series->site == m->ids[SAMPLE]) {
+            CHECK(series->rank == 0 && keel_is_not_collected(keel_row_rank_value(row, KEEL_OP_norm, j)));
+            m->rank_max[i] = keel_row_rank_value(row, KEEL_OP_max, j);
+            continue;
+        }
+        const int which = series->site == m->ids[SHARD] ? SHARD : series->site == m->ids[REPLICA] ? REPLICA : SAMPLE;
+        m->rank_norms[i][which][series->rank] = keel_row_rank_value(row, KEEL_OP_norm, j);
+    }
     for (uint32_t k = 0; k < stages; k++) m->stage_norms[i][k] = keel_row_value(row, KEEL_OP_norm, m->stage_ids[k]);
     for (int k = 0; k < MICROS; k++)
         m->micro_max[i][k] = row->micro_f64[KEEL_OP_max] ? row->micro_f64[KEEL_OP_max][k] : 0;
@@ -159,8 +173,22 @@ static void close_monitor(keel_status expected) {
     keel_monitor_config_free(config);
 }
 
-static const char usual[] = "monitor: {queue_depth: 80, select: [{ops: [norm, replica_residual]}, "
-                            "{quantities: [activation], ops: [max, zeros], per_micro_batch: true}]}";
+static const char usual[] = "monitor: {queue_depth: 80, select: [{ops: [norm, replica_residual], ranks: all}, "
+                            "{quantities: [activation], ops: [max, zeros], per_micro_batch: true, ranks: [0]}]}";
+
+// What each rank itself has seen: also of copies that do not count, and of its stage's own site.
+static void check_ranks(uint32_t i) {
+    const double step = i + 1;
+    CHECK(seen.rank_series == 3 * (uint32_t)check_size + 1);
+    CHECK(seen.rank_max[i] == 100 * (MICROS - 1));
+    for (int r = 0; r < check_size; r++) {
+        const double odd = step >= PARTED && r == check_size - 1;
+        const double copy = sqrt((ELEMENTS - 1) * step * step + (step + odd) * (step + odd));
+        CHECK(fabs(seen.rank_norms[i][SHARD][r] - step * sqrt(r + 1)) <= 1e-12 * seen.rank_norms[i][SHARD][r]);
+        CHECK(fabs(seen.rank_norms[i][REPLICA][r] - copy) <= 1e-6 * copy);
+        CHECK(seen.rank_norms[i][SAMPLE][r] == step);
+    }
+}
 
 static void check_rows(uint32_t count) {
     if (check_rank != 0) return;
@@ -177,6 +205,7 @@ static void check_rows(uint32_t count) {
         CHECK(check_size == 1 || (seen.residual[i] != 0) == parted);
         CHECK(check_size == 1 || seen.odd[i] == (!parted ? KEEL_NOT_COLLECTED : check_size == 2 ? 0 : last));
         CHECK(check_size == 1 || seen.peer[i] == (!parted ? KEEL_NOT_COLLECTED : last));
+        check_ranks(i);
         for (uint32_t k = 0; k < stages; k++) {
             int ranks = 0;
             for (int r = 0; r < check_size; r++) ranks += stage_of(r) == k;
@@ -222,7 +251,8 @@ static double now_seconds(void) {
 
 // The last rank stops for good; the others end in bounded time, and rank 0 keeps what it has.
 static void run_stopped_rank(bool threaded) {
-    open_monitor(threaded, "monitor: {queue_depth: 80, merge_timeout_seconds: 1, select: [{ops: [norm]}]}");
+    open_monitor(threaded, "monitor: {queue_depth: 80, merge_timeout_seconds: 1, select: [{quantities: [weight], ops: "
+                           "[norm], ranks: all}]}");
     for (uint64_t i = 1; i <= 5; i++) {
         step(i, 1);
         MPI_Barrier(MPI_COMM_WORLD);
@@ -243,6 +273,7 @@ static void run_stopped_rank(bool threaded) {
         for (uint32_t i = 5; i < seen.count; i++) {
             CHECK(seen.flags[i] == KEEL_STEP_DROPPED && seen.ranks[i] == 1);
             CHECK(seen.stage_norms[i][0] == (double)seen.steps[i]); // its own alone
+            for (int r = 0; r < check_size; r++) CHECK(keel_is_not_collected(seen.rank_norms[i][SHARD][r]) == (r > 0));
             for (uint32_t k = 1; k < stages; k++) CHECK(isnan(seen.stage_norms[i][k]));
         }
         CHECK(seen.steps[seen.count - 1] == 20);

@@ -29,6 +29,7 @@ typedef struct rig {
     keel_run_info info;
     keel_site_info *sites;
     uint32_t micro_sites[2];
+    keel_rank_series rank_series[3];
     keel_row_buffer *row;
 } rig;
 
@@ -38,7 +39,7 @@ static inline void assert_ok(keel_status status) {
     if (status != KEEL_OK) fail_msg("%s: %s", keel_status_name(status), keel_error());
 }
 
-// OPS: bits of keel_op. With two sites of RIG_MICROS micro-batches where MICRO.
+// OPS: bits of keel_op. With two sites of RIG_MICROS micro-batches, and three series of single ranks, where MICRO.
 static inline void rig_open(rig *r, uint32_t sites, uint64_t ops, bool micro) {
     *r = (rig){0};
     snprintf(r->directory, sizeof r->directory, "/tmp/keel-store-XXXXXX");
@@ -82,7 +83,21 @@ static inline void rig_open(rig *r, uint32_t sites, uint64_t ops, bool micro) {
         r->micro_sites[1] = sites - 1;
         r->info.micro_sites = r->micro_sites;
         r->info.micro_site_count = 2;
+        r->rank_series[0] = (keel_rank_series){1, 0};
+        r->rank_series[1] = (keel_rank_series){1, sites - 1};
+        r->rank_series[2] = (keel_rank_series){3, 0};
+        r->info.rank_series = r->rank_series;
+        r->info.rank_series_count = 3;
+        memcpy(r->info.rank_op_stored, r->info.op_stored, sizeof r->info.rank_op_stored);
     }
+    assert_ok(keel_row_buffer_open(&r->info, &r->row));
+}
+
+// A run without series of single ranks, whatever else it holds.
+static inline void rig_forget_ranks(rig *r) {
+    keel_row_buffer_close(r->row);
+    r->info.rank_series_count = 0;
+    memset(r->info.rank_op_stored, 0, sizeof r->info.rank_op_stored);
     assert_ok(keel_row_buffer_open(&r->info, &r->row));
 }
 
@@ -143,6 +158,12 @@ static inline const keel_row *rig_row(rig *r, uint64_t step, uint64_t salt) {
         double *micro_f64 = keel_row_buffer_micro_f64(r->row, (keel_op)op);
         uint64_t *u64 = keel_row_buffer_u64(r->row, (keel_op)op);
         uint64_t *micro_u64 = keel_row_buffer_micro_u64(r->row, (keel_op)op);
+        double *rank_f64 = keel_row_buffer_rank_f64(r->row, (keel_op)op);
+        uint64_t *rank_u64 = keel_row_buffer_rank_u64(r->row, (keel_op)op);
+        for (uint32_t j = 0; rank_f64 && j < r->info.rank_series_count; j++)
+            rank_f64[j] = rig_f64(step + salt, op, 2000000 + j);
+        for (uint32_t j = 0; rank_u64 && j < r->info.rank_series_count; j++)
+            rank_u64[j] = rig_u64(step + salt, op, 2000000 + j);
         for (uint32_t s = 0; f64 && s < r->info.site_count; s++) f64[s] = rig_f64(step + salt, op, s);
         for (uint32_t s = 0; u64 && s < r->info.site_count; s++) u64[s] = rig_u64(step + salt, op, s);
         for (size_t k = 0; micro_f64 && k < micro_cells; k++) micro_f64[k] = rig_f64(step + salt, op, 1000000 + k);
@@ -187,6 +208,8 @@ static inline void rig_check_row(rig *r, const keel_row *row, uint64_t step, uin
         assert_same_cells(row->u64[op], want->u64[op], r->info.site_count);
         assert_same_cells(row->micro_f64[op], want->micro_f64[op], micro_cells);
         assert_same_cells(row->micro_u64[op], want->micro_u64[op], micro_cells);
+        assert_same_cells(row->rank_f64[op], want->rank_f64[op], r->info.rank_series_count);
+        assert_same_cells(row->rank_u64[op], want->rank_u64[op], r->info.rank_series_count);
     }
 }
 

@@ -335,8 +335,9 @@ static void test_memory_is_what_the_formula_says(void **state) {
     rig_start(&r);
     const size_t scalars = keel_probe_scalar_count(r.probe);
     const size_t frame = 96 + 16 * scalars + RIG_SITES * sizeof(keel_stats), rounded = (frame + 63) / 64 * 64;
-    const size_t tables = scalars * sizeof(keel_table_scalar) +
-                          RIG_SITES * (sizeof(keel_site_info) + sizeof(keel_site_plan) + sizeof(uint64_t));
+    const size_t tables =
+        scalars * sizeof(keel_table_scalar) +
+        RIG_SITES * (sizeof(keel_site_info) + sizeof(keel_site_plan) + sizeof(uint64_t) + sizeof(uint32_t));
     assert_int_equal(keel_monitor_bytes(r.monitor),
                      8 * rounded + keel_row_buffer_bytes(r.sink.info) + tables + RIG_SITES * sizeof(uint32_t));
     assert_int_equal(rig_close(&r), KEEL_OK);

@@ -24,6 +24,14 @@ typedef struct fixture {
     const keel_row *row;
 } fixture;
 
+static const keel_rank_series rank_series[] = {{0, 3}, {1, 3}, {1, 69}};
+enum { RANK_SERIES = sizeof rank_series / sizeof *rank_series };
+static const uint64_t rank_ops[RANK_SERIES] = {
+    UINT64_C(1) << KEEL_OP_norm | UINT64_C(1) << KEEL_OP_nans,
+    UINT64_C(1) << KEEL_OP_norm | UINT64_C(1) << KEEL_OP_nans,
+    UINT64_C(1) << KEEL_OP_max,
+};
+
 static const char *const names[] = {"loss", "loss_max", "lr", "loss_max_rank"};
 
 static void open_fixture(fixture *f, const uint64_t *op_mask) {
@@ -39,7 +47,12 @@ static void open_fixture(fixture *f, const uint64_t *op_mask) {
                               .scalar_names = names,
                               .op_mask = op_mask,
                               .micro_site_count = MICRO_SITES,
-                              .micro_sites = f->micro_sites};
+                              .micro_sites = f->micro_sites,
+                              .rank_series_count = RANK_SERIES,
+                              .rank_series = rank_series,
+                              .rank_op_mask = rank_ops};
+    f->info.rank_op_stored[KEEL_OP_norm] = f->info.rank_op_stored[KEEL_OP_nans] = true;
+    f->info.rank_op_stored[KEEL_OP_max] = true;
     for (int op = 0; op < KEEL_OP_COUNT; op++) f->info.op_stored[op] = true;
     f->info.op_stored[KEEL_OP_rms] = false;
     assert_int_equal(keel_row_buffer_open(&f->info, &f->buffer), KEEL_OK);
@@ -81,7 +94,7 @@ static void test_fill_takes_every_view(void **state) {
     observe(&keel_frame_stats(f.frame)[69], KEEL_FIELDS_BASE, sick, 3);
     observe(keel_frame_micro(f.frame, 1, 0), KEEL_FIELDS_BASE, data, 4);
     f.frame->step = (keel_step){.step = 7, .update = 6, .flags = KEEL_STEP_SKIPPED};
-    keel_row_buffer_fill(f.buffer, f.frame, 3);
+    keel_row_buffer_fill(f.buffer, f.frame, NULL, 3);
 
     assert_int_equal(f.row->step.step, 7);
     assert_int_equal(f.row->step.flags, KEEL_STEP_SKIPPED);
@@ -118,7 +131,7 @@ static void test_flags_alone(void **state) {
     open_fixture(&f, NULL);
     const float sick[] = {1, NAN};
     observe(&keel_frame_stats(f.frame)[2], KEEL_FIELDS_FLAGS, sick, 2);
-    keel_row_buffer_fill(f.buffer, f.frame, 0);
+    keel_row_buffer_fill(f.buffer, f.frame, NULL, 0);
     assert_int_equal(f.row->u64[KEEL_OP_nans][2], 1);
     assert_int_equal(f.row->u64[KEEL_OP_infs][2], 0);
     assert_bits(f.row->f64[KEEL_OP_norm][2], KEEL_NOT_COLLECTED_BITS);
@@ -133,7 +146,7 @@ static void test_mask_keeps_what_was_asked(void **state) {
     const float data[] = {3, -4};
     observe(&keel_frame_stats(f.frame)[1], KEEL_FIELDS_ALL, data, 2);
     observe(keel_frame_micro(f.frame, 0, 0), KEEL_FIELDS_ALL, data, 2);
-    keel_row_buffer_fill(f.buffer, f.frame, 0);
+    keel_row_buffer_fill(f.buffer, f.frame, NULL, 0);
     assert_true(f.row->f64[KEEL_OP_max][1] == 3);
     assert_bits(f.row->f64[KEEL_OP_norm][1], KEEL_NOT_COLLECTED_BITS);
     assert_int_equal(f.row->u64[KEEL_OP_nans][1], KEEL_NOT_COLLECTED);
@@ -150,7 +163,7 @@ static void test_scalars_and_their_owners(void **state) {
     keel_scalar_value *values = keel_frame_scalars(f.frame);
     values[0] = (keel_scalar_value){.value = NAN, .owner = 0, .merge = KEEL_SCALAR_FIRST};
     values[1] = (keel_scalar_value){.value = 8.5, .owner = 3, .merge = KEEL_SCALAR_MAX};
-    keel_row_buffer_fill(f.buffer, f.frame, 0);
+    keel_row_buffer_fill(f.buffer, f.frame, NULL, 0);
     assert_true(f.row->scalar_set[0]);
     assert_bits(f.row->scalars[0], UINT64_C(0x7ff8000000000000));
     assert_true(f.row->scalars[1] == 8.5 && f.row->scalars[3] == 3);
@@ -160,7 +173,7 @@ static void test_scalars_and_their_owners(void **state) {
     assert_int_equal(keel_run_scalar(&f.info, "nothing"), -1);
     // The next step forgets them.
     values[0].owner = values[1].owner = KEEL_RANK_NONE;
-    keel_row_buffer_fill(f.buffer, f.frame, 0);
+    keel_row_buffer_fill(f.buffer, f.frame, NULL, 0);
     assert_false(f.row->scalar_set[0] || f.row->scalar_set[1] || f.row->scalar_set[3]);
     close_fixture(&f);
 }
@@ -173,7 +186,7 @@ static void test_copy_is_the_same_row(void **state) {
     observe(&keel_frame_stats(f.frame)[1], KEEL_FIELDS_ALL, data, 2);
     observe(keel_frame_micro(f.frame, 1, 0), KEEL_FIELDS_ALL, data, 2);
     f.frame->step.step = 9;
-    keel_row_buffer_fill(f.buffer, f.frame, 5);
+    keel_row_buffer_fill(f.buffer, f.frame, NULL, 5);
     keel_row_buffer_set_scalar(f.buffer, 2, 0.5);
     keel_row_buffer *copy;
     assert_int_equal(keel_row_buffer_open(&f.info, &copy), KEEL_OK);
@@ -235,17 +248,39 @@ static void test_severities_have_names(void **state) {
     assert_false(keel_severity_find("fatal", &severity));
 }
 
+static void test_values_of_single_ranks(void **state) {
+    (void)state;
+    fixture f;
+    open_fixture(&f, NULL);
+    const float data[] = {3, -4}, sick[] = {NAN};
+    keel_stats healthy, ill;
+    keel_stats_clear(&healthy);
+    keel_stats_clear(&ill);
+    observe(&healthy, KEEL_FIELDS_BASE, data, 2);
+    observe(&ill, KEEL_FIELDS_FLAGS, sick, 1); // not due: flags alone
+    // As the ranks send them: series by series, the ops of each in order.
+    const keel_op ops[] = {KEEL_OP_norm, KEEL_OP_nans};
+    const uint64_t values[] = {keel_op_bits(&healthy, ops[0]), keel_op_bits(&healthy, ops[1]),
+                               keel_op_bits(&ill, ops[0]), keel_op_bits(&ill, ops[1]), keel_op_absent(KEEL_OP_max)};
+    keel_row_buffer_fill(f.buffer, f.frame, values, 0);
+    assert_true(keel_row_rank_value(f.row, KEEL_OP_norm, 0) == 5);
+    assert_int_equal(f.row->rank_u64[KEEL_OP_nans][0], 0);
+    assert_true(keel_is_not_collected(keel_row_rank_value(f.row, KEEL_OP_max, 0)));
+    assert_true(keel_is_not_collected(f.row->rank_f64[KEEL_OP_norm][1]));
+    assert_int_equal(f.row->rank_u64[KEEL_OP_nans][1], 1);
+    assert_true(keel_is_not_collected(f.row->rank_f64[KEEL_OP_max][2]));
+    assert_int_equal(f.row->rank_u64[KEEL_OP_nans][2], KEEL_NOT_COLLECTED);
+    assert_null(f.row->rank_f64[KEEL_OP_min]);
+    close_fixture(&f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_absence_differs_from_nan),
-        cmocka_unit_test(test_fill_takes_every_view),
-        cmocka_unit_test(test_flags_alone),
-        cmocka_unit_test(test_mask_keeps_what_was_asked),
-        cmocka_unit_test(test_scalars_and_their_owners),
-        cmocka_unit_test(test_copy_is_the_same_row),
-        cmocka_unit_test(test_buffers_of_other_kind_are_null),
-        cmocka_unit_test(test_text_is_cut_between_characters),
-        cmocka_unit_test(test_severities_have_names),
+        cmocka_unit_test(test_values_of_single_ranks),         cmocka_unit_test(test_absence_differs_from_nan),
+        cmocka_unit_test(test_fill_takes_every_view),          cmocka_unit_test(test_flags_alone),
+        cmocka_unit_test(test_mask_keeps_what_was_asked),      cmocka_unit_test(test_scalars_and_their_owners),
+        cmocka_unit_test(test_copy_is_the_same_row),           cmocka_unit_test(test_buffers_of_other_kind_are_null),
+        cmocka_unit_test(test_text_is_cut_between_characters), cmocka_unit_test(test_severities_have_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -39,6 +39,7 @@ static const keel_site_info sites[SITES] = {
 static struct {
     keel_site_plan plans[SITES];
     uint64_t masks[SITES];
+    uint32_t rank_entries[SITES];
 } chosen;
 
 static keel_status select_by(const char *select) {
@@ -55,7 +56,7 @@ static keel_status select_by(const char *select) {
         assert_int_equal(keel_site_add(probe, &sites[s], &site), KEEL_OK);
     }
     capture_log();
-    keel_status status = keel_select(config, probe, chosen.plans, chosen.masks);
+    keel_status status = keel_select(config, probe, chosen.plans, chosen.masks, chosen.rank_entries);
     if (!status) status = keel_select_warn(config, sites, SITES);
     keel_probe_close(probe);
     keel_monitor_config_free(config);

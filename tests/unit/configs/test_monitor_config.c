@@ -41,6 +41,8 @@ static void assert_select_equal(const keel_select_config *a, const keel_select_c
     assert_int_equal(a->count, b->count);
     assert_true(a->eps == b->eps);
     assert_int_equal(a->per_micro_batch, b->per_micro_batch);
+    assert_int_equal(a->all_ranks, b->all_ranks);
+    assert_int_equal(a->rank_count, b->rank_count);
     assert_int_equal(a->enabled, b->enabled);
 }
 
@@ -102,8 +104,8 @@ static void test_every_key(void **state) {
                   "      eps: 1.0e-6\n"
                   "      per_micro_batch: true\n"
                   "      enabled: false\n"
-                  "    - {quantities: activation, ops: []}\n"
-                  "    - {ops: all, every: 0}\n"
+                  "    - {quantities: activation, ops: [], ranks: [7, 0, 3]}\n"
+                  "    - {ops: all, every: 0, ranks: all}\n"
                   "    - {}\n"
                   "  rules: {loss_spike: {z: 8, enabled: false}, plateau: , hang: {min_seconds: "
                   "5, on: yes}}\n"
@@ -128,6 +130,9 @@ static void test_every_key(void **state) {
     assert_false(s[0].enabled);
     assert_strings(s[1].quantities, s[1].quantity_count, "activation ");
     assert_strings(s[1].ops, s[1].op_count, "");
+    assert_int_equal(s[1].rank_count, 3);
+    assert_true(s[1].ranks[0] == 0 && s[1].ranks[1] == 3 && s[1].ranks[2] == 7 && !s[1].all_ranks);
+    assert_true(s[2].all_ranks && s[2].rank_count == 0 && !s[0].all_ranks && s[0].rank_count == 0);
     assert_strings(s[2].ops, s[2].op_count, "all ");
     assert_int_equal(s[2].every, 0);
     assert_strings(s[3].ops, s[3].op_count, "norm max min zeros ");
@@ -197,6 +202,11 @@ static void test_refused(void **state) {
         {"monitor: {select: [{start: 0}]}\n", "m.yaml:1:28: monitor.select.0.start: must be at least 1, found 0"},
         {"monitor: {select: [{quantities: []}]}\n",
          "m.yaml:1:33: monitor.select.0.quantities: an empty list: leave the key out for all"},
+        {"monitor: {select: [{ranks: some}]}\n",
+         "m.yaml:1:28: monitor.select.0.ranks: expected all or a list of ranks, found 'some'"},
+        {"monitor: {select: [{ranks: []}]}\n",
+         "m.yaml:1:28: monitor.select.0.ranks: an empty list: leave the key out for none"},
+        {"monitor: {select: [{ranks: [0, -1]}]}\n", "m.yaml:1:32: monitor.select.0.ranks.1: not a rank"},
         {"monitor: {select: [{ops: {a: 1}}]}\n",
          "m.yaml:1:26: monitor.select.0.ops: expected a list of texts, found a mapping"},
         {"monitor: {rules: [a]}\n", "m.yaml:1:18: monitor.rules: expected a mapping of rules, found a list"},

@@ -46,10 +46,27 @@ static void of_an_imported_run_no_host_and_ranks_are_shown(void **unused) {
     assert_null(strstr(text, "rank"));
 }
 
+static void values_of_single_ranks_are_shown(void **unused) {
+    (void)unused;
+    char *path = KEEL_SOURCE_DIR "/tests/fuzz/corpus/store/ranks.h5";
+    char *dump[] = {"dump", path, "--op", "nans", "--ranks", "--site", "layers.0", NULL};
+    assert_int_equal(run_to_file(keel_cmd_dump, STDOUT_FILENO, 7, dump), 0);
+    const char *text = read_output();
+    assert_int_equal(strncmp(text, "step,rank,site,value\n1,3,layers.0.weight:weight,", 47), 0);
+    assert_non_null(strstr(text, "\n4,1,layers.0.weight:weight,11346210\n"));
+    char *none[] = {"dump", path, "--op", "max", "--ranks", NULL};
+    assert_int_equal(run_to_file(keel_cmd_dump, STDERR_FILENO, 5, none), 2);
+    assert_non_null(strstr(read_output(), "no site keeps max of single ranks"));
+    char *alone[] = {"dump", path, "--ranks", NULL};
+    assert_int_equal(run_to_file(keel_cmd_dump, STDERR_FILENO, 3, alone), 2);
+    assert_non_null(strstr(read_output(), "--ranks needs --op"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_log_is_to_be_imported_first),
         cmocka_unit_test(of_an_imported_run_no_host_and_ranks_are_shown),
+        cmocka_unit_test(values_of_single_ranks_are_shown),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
