@@ -30,7 +30,7 @@ endif()
 set(public_headers
   probe/dtype.h probe/frame.h probe/keel.h probe/schedule.h probe/site.h probe/stats.h probe/status.h
   probe/stats_fields.def probe/stats_ops.def
-  configs/yaml.h configs/monitor_config.h collectors/merge.h tools/assemble.h)
+  configs/yaml.h configs/monitor_config.h tools/assemble.h)
 foreach(header IN LISTS public_headers)
   get_filename_component(folder ${header} DIRECTORY)
   install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/keel/${folder})

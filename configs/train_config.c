@@ -356,6 +356,7 @@ static keel_status read_values(const keel_yaml_node *root, keel_train_config *co
     if (!status) status = read_dataset(SECTION(train_dataset), &config->dataset);
     if (!status) status = read_callback(SECTION(callback), config);
     if (!status) status = keel_fault_configs_read(SECTION(faults), &config->faults, &config->fault_count);
+    if (!status) status = keel_affinity_config_read(SECTION(context), &config->affinity);
     return status;
 #undef SECTION
 }
@@ -457,6 +458,7 @@ void keel_train_config_free(keel_train_config *config) {
     keel_yaml_free_strings(config->dataset.text);
     free(config->dataset.shards);
     keel_fault_configs_free(config->faults, config->fault_count);
+    keel_affinity_config_free(&config->affinity);
     keel_yaml_free(config->doc);
     free(config);
 }

@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "configs/affinity_config.h"
 #include "configs/fault_config.h"
 #include "configs/layer_config.h"
 #include "configs/yaml.h"
@@ -157,6 +158,7 @@ typedef struct keel_train_config {
     keel_checkpoint_config checkpoint;
     keel_fault_config *faults; // for experiments and tests
     size_t fault_count;
+    keel_affinity_config affinity; // context.affinity_config
     const keel_yaml_node *monitor; // top-level `monitor`, if any: read by keel_monitor_config_section
 } keel_train_config;
 
@@ -166,7 +168,8 @@ typedef struct keel_train_config {
     KEEL_YAML_ROW_SECTION(runner_config), KEEL_YAML_ROW_SECTION(runner_wrapper), KEEL_YAML_ROW_SECTION(model_config),  \
         KEEL_YAML_ROW_SECTION(moe_config), KEEL_YAML_ROW_SECTION(optimizer), KEEL_YAML_ROW_SECTION(lr_schedule),       \
         KEEL_YAML_ROW_SECTION(parallel_config), KEEL_YAML_ROW_SECTION(recompute_config),                               \
-        KEEL_YAML_ROW_SECTION(train_dataset), KEEL_YAML_ROW_SECTION(callback), KEEL_YAML_ROW_SECTION(faults)
+        KEEL_YAML_ROW_SECTION(train_dataset), KEEL_YAML_ROW_SECTION(callback), KEEL_YAML_ROW_SECTION(faults),          \
+        KEEL_YAML_ROW_SECTION(context)
 
 // Loads, applies OVERRIDES ("key.path=value"), checks every range and how the values fit together (heads divide
 // hidden_size, ...).

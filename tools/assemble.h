@@ -3,20 +3,20 @@
 #ifndef KEEL_TOOLS_ASSEMBLE_H
 #define KEEL_TOOLS_ASSEMBLE_H
 
-#include "collectors/merge.h"
-#include "collectors/watch/beat_board.h"
 #include "configs/monitor_config.h"
 #include "probe/keel.h"
 
 typedef struct keel_assembly keel_assembly;
+struct keel_beat_board; // collectors/watch/beat_board.h
+struct keel_merge;      // collectors/merge.h
 
 typedef struct keel_assembly_options {
     const char *monitor_path;          // monitor YAML; NULL: the defaults
     const keel_monitor_config *config; // or a configuration already read; borrowed
     const char *output;                // run directory where the YAML names none; NULL: "runs/keel"
-    const keel_merge *merge;           // NULL: one process. Copied, and taken over, also on failure
-    const keel_beat_board
-        *board; // of this node's ranks (collectors/mpi/node_board.h); NULL: of this one alone. The same
+    const struct keel_merge *merge;    // NULL: one process. Copied, and taken over, also on failure
+    // Of this node's ranks (collectors/mpi/node_board.h); NULL: of this one alone. The same.
+    const struct keel_beat_board *board;
     void (*end_job)(void *context); // for a job that cannot go on: collectors/watch/rank_watch.h; NULL: _exit
     const char *command;            // for the store; NULL: unknown
     const char *config_yaml;        // the program's own settings, for the store; NULL: none

@@ -12,12 +12,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/vfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "collectors/store/writer.h"
+#include "collectors/watch/process.h"
 #include "probe/stats.h"
 #include "tools/commands.h"
 #include "train/tensor/blas.h"
@@ -25,12 +28,12 @@
 
 enum { PROBLEM = 1, USAGE = 2, MPI_SECONDS = 20 };
 
-static const char usage[] =
-    "usage: keel doctor [DIR]\n\n"
-    "Says what this machine gives: processor and statistics kernels, cores, BLAS, MPI, HDF5; and of the file system "
-    "of\n"
-    "DIR whether a store can be kept there. A line that begins with \"problem\" says what to do about it.\n\n"
-    "exit: 0 nothing wrong, 1 a problem, 2 bad usage or DIR cannot be read\n";
+static const char usage[] = "usage: keel doctor [DIR]\n\n"
+                            "Says what this machine gives: processor and statistics kernels, cores, BLAS, MPI, HDF5, "
+                            "how ranks see one another;\n"
+                            "and of the file system of DIR whether a store can be kept there. A line that begins with "
+                            "\"problem\" says what to do about it.\n\n"
+                            "exit: 0 nothing wrong, 1 a problem, 2 bad usage or DIR cannot be read\n";
 
 static bool sick;
 
@@ -164,6 +167,32 @@ static void examine_hdf5(void) {
     if (!safe) problem("the store is written on one thread while another reads token shards: HDF5 must be thread-safe");
 }
 
+// 0: the ranks of a node can share memory; else errno.
+static int try_shared_memory(void) {
+    enum { BYTES = 1 << 16 };
+    char name[64];
+    snprintf(name, sizeof name, "/keel-doctor-%d", (int)getpid());
+    const int fd = shm_open(name, O_CREAT | O_EXCL | O_RDWR, 0600);
+    if (fd < 0) return errno;
+    const int error = posix_fallocate(fd, 0, BYTES);
+    close(fd);
+    shm_unlink(name);
+    return error;
+}
+
+static void examine_watch(void) {
+    const int memory = try_shared_memory(), handle = keel_process_handle(getpid());
+    const int refused = handle < 0 ? errno : 0;
+    if (handle >= 0) close(handle);
+    const bool seen = keel_process_state(getppid()) != 0;
+    printf("ranks watch one another: %s; a death is seen %s\n", memory ? "not here" : "through shared memory",
+           !refused ? "at once (pidfd)"
+           : seen   ? "by looking once a second"
+                    : "as silence only");
+    if (memory) problem("no shared memory (%s): /dev/shm must be writable and have room", strerror(memory));
+    if (refused && !seen) problem("neither pidfd (%s) nor /proc tells of other processes", strerror(refused));
+}
+
 static const char *file_system_name(long magic) {
     static const struct {
         long magic;
@@ -188,12 +217,18 @@ static int open_scratch(const char *directory) {
     return fd;
 }
 
-static void examine_scratch(int fd) {
+static void examine_scratch(int fd, bool shared) {
     const bool reserves = fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, 1 << 16) == 0;
     printf("  space is %s\n",
            reserves ? "reserved ahead (fallocate)" : "only counted ahead: it cannot be reserved here");
-    if (flock(fd, LOCK_EX | LOCK_NB) != 0)
-        problem("files cannot be locked here (%s), which live reading of a store needs", strerror(errno));
+    const bool locks = flock(fd, LOCK_EX | LOCK_NB) == 0;
+    const char *why = locks ? "" : strerror(errno);
+    if (locks && !shared)
+        printf("  files can be locked: a store is read live\n");
+    else
+        printf("  %s%s%s: a store is written aside, and readers get copies\n",
+               locks ? "other machines see writes in another order" : "files cannot be locked (", why,
+               locks ? "" : ")");
 }
 
 static void examine_directory(const char *directory) {
@@ -206,15 +241,13 @@ static void examine_directory(const char *directory) {
     }
     const double free_gib = (double)space.f_bavail * (double)space.f_frsize / 0x1p30;
     printf("store: %s: %s, %.1f GiB free\n", directory, file_system_name((long)system.f_type), free_gib);
-    if (system.f_type == NFS_SUPER_MAGIC || system.f_type == SMB2_SUPER_MAGIC)
-        problem("a network file system does not keep the order of writes that live reading of a store needs");
     if (free_gib < 1) problem("less than 1 GiB is free; a full segment takes monitor.segment_bytes");
     const int fd = open_scratch(directory);
     if (fd < 0) {
         problem("nothing can be written there: %s", strerror(errno));
         return;
     }
-    examine_scratch(fd);
+    examine_scratch(fd, keel_store_shared_file_system(directory) != NULL);
     close(fd);
 }
 
@@ -243,6 +276,7 @@ int keel_cmd_doctor(int argc, char **argv) {
     examine_blas();
     examine_mpi();
     examine_hdf5();
+    examine_watch();
     if (directory)
         examine_directory(directory);
     else

@@ -297,7 +297,7 @@ static keel_status run(size_t command, arguments *args) {
     int provided;
     MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided);
     keel_affinity affinity;
-    keel_status status = keel_affinity_share(MPI_COMM_WORLD, &affinity);
+    keel_status status = keel_affinity_share(MPI_COMM_WORLD, NULL, &affinity);
     if (!status) status = keel_blas_check();
     if (!status) status = commands[command].run(args);
     MPI_Finalize();

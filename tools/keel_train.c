@@ -283,14 +283,22 @@ static char *record_of(const keel_train_config *config, const keel_monitor_confi
     return asprintf(&path, "%s/train.csv", config->runner.output_dir) < 0 ? NULL : path;
 }
 
+// Processors and threads, before anything is made that depends on their number.
+static keel_status place(const keel_train_config *config, keel_affinity *affinity) {
+    keel_status status = agree(keel_affinity_share(MPI_COMM_WORLD, &config->affinity, affinity));
+    return status ? status : agree(keel_blas_check());
+}
+
 static keel_status replay(const arguments *args) {
     keel_train_config *config = NULL;
     keel_monitor_config *monitor = NULL;
     char *record = NULL;
+    keel_affinity affinity;
     keel_status status = keel_train_config_load(args->config_path, args->train_sets, args->train_count, &config);
     if (!status) status = load_monitor_config(args, config, &monitor);
     if (!status && !(record = record_of(config, monitor))) status = keel_fail(KEEL_ERR_MEMORY, "no memory for a path");
     status = agree(status);
+    if (!status) status = place(config, &affinity);
     if (!status)
         status = agree(keel_replay_batch(config, record, args->replay_step, MPI_COMM_WORLD,
                                          &(keel_trainer_report){.progress = print_progress, .note = print_note}));
@@ -306,7 +314,7 @@ static void end_job(void *context) {
     MPI_Abort(MPI_COMM_WORLD, exit_code(KEEL_ERR_DIVERGED));
 }
 
-static keel_status train(const arguments *args, const keel_affinity *affinity, bool threaded) {
+static keel_status train(const arguments *args, bool threaded) {
     keel_train_config *config = NULL;
     keel_monitor_config *monitor = NULL;
     keel_assembly *assembly = NULL;
@@ -316,11 +324,14 @@ static keel_status train(const arguments *args, const keel_affinity *affinity, b
     keel_merge merge = {0};
     keel_beat_board board = {0};
     console_view console = {.resume = args->resume};
+    keel_affinity affinity;
+    char sharing[512];
 
     keel_status status = keel_train_config_load(args->config_path, args->train_sets, args->train_count, &config);
     if (!status) status = load_monitor_config(args, config, &monitor);
     if (!status) status = settings_text(config, monitor, &settings);
-    if ((status = agree(status))) goto done;
+    if ((status = agree(status)) || (status = place(config, &affinity))) goto done;
+    keel_affinity_describe(&affinity, sharing, sizeof sharing);
 
     if (size > 1) status = keel_merge_mpi_open(MPI_COMM_WORLD, threaded, &merge);
     if ((status = agree(status))) goto done;
@@ -332,6 +343,7 @@ static keel_status train(const arguments *args, const keel_affinity *affinity, b
         off->enabled = false;
     }
     const keel_parallel_config *parallel = &config->parallel; // a mesh that does not divide the ranks is refused below
+    keel_affinity_enter(&affinity, KEEL_CPU_WRITER);          // of the threads that are made now
     status = keel_assembly_open(
         &(keel_assembly_options){.config = off ? off : monitor,
                                  .output = DEFAULT_OUTPUT,
@@ -346,6 +358,7 @@ static keel_status train(const arguments *args, const keel_affinity *affinity, b
                                  .ep = (uint32_t)parallel->expert_parallel,
                                  .resume = args->resume},
         &assembly);
+    keel_affinity_enter(&affinity, KEEL_CPU_DATA);
     keel_monitor_config_free(off);
     if ((status = agree(status))) goto done;
     keel_probe *probe = keel_assembly_probe(assembly);
@@ -360,16 +373,20 @@ static keel_status train(const arguments *args, const keel_affinity *affinity, b
                                                       .routing = take_routing,
                                                       .note = print_note},
                                &trainer);
+    keel_affinity_enter(&affinity, KEEL_CPU_MAIN);
     if ((status = agree(status))) goto done;
     if (args->print_structure) {
         status = agree(keel_trainer_print_structure(trainer, stdout));
+        if (!status && rank == 0) printf("\nprocessors of rank 0: %s\n", sharing);
         goto done;
     }
-    if ((status = agree(keel_probe_start(probe)))) goto done;
+    keel_affinity_enter(&affinity, KEEL_CPU_WRITER); // of the threads that are made now
+    status = keel_probe_start(probe);
+    keel_affinity_enter(&affinity, KEEL_CPU_MAIN);
+    if ((status = agree(status))) goto done;
     started = true;
     if (rank == 0) {
-        char *blas = keel_blas_describe(), sharing[256];
-        keel_affinity_describe(affinity, sharing, sizeof sharing);
+        char *blas = keel_blas_describe();
         printf("%s; %s\n", blas ? blas : keel_error(), sharing);
         free(blas);
         if (monitor && monitor->enabled)
@@ -433,10 +450,7 @@ int main(int argc, char **argv) {
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     keel_log_to_stderr("keel-train", size > 1 ? rank : -1);
 
-    keel_affinity affinity;
-    keel_status status = agree(keel_affinity_share(MPI_COMM_WORLD, &affinity));
-    if (!status) status = agree(keel_blas_check());
-    if (!status) status = args.replay_step ? replay(&args) : train(&args, &affinity, provided == MPI_THREAD_MULTIPLE);
+    const keel_status status = args.replay_step ? replay(&args) : train(&args, provided == MPI_THREAD_MULTIPLE);
     code = exit_code(status);
     if (!status && atomic_load(&stop_signal)) code = 128 + atomic_load(&stop_signal);
     MPI_Finalize();

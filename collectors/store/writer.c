@@ -64,9 +64,7 @@ static keel_status make_directory(const char *directory) {
     return error ? keel_fail(KEEL_ERR_IO, "%s: cannot make the directory: %s", directory, strerror(error)) : KEEL_OK;
 }
 
-// Of a file system that several machines share: what is written on one is seen on another in no certain order, so that
-// a reader there could take rows for whole that are not.
-static const char *shared_file_system(const char *directory) {
+const char *keel_store_shared_file_system(const char *directory) {
     struct statfs about;
     if (statfs(directory, &about) != 0) return NULL;
     switch ((unsigned long)about.f_type) {
@@ -83,8 +81,9 @@ static const char *shared_file_system(const char *directory) {
     }
 }
 
+// Where a reader could take rows for whole that are not, it must not see the file that is being written.
 static void choose_way(store *s) {
-    const char *shared = shared_file_system(s->directory);
+    const char *shared = keel_store_shared_file_system(s->directory);
     s->aside = s->lock.by_file || shared;
     if (!s->aside) return;
     if (s->options.segment_bytes > ASIDE_BYTES) s->options.segment_bytes = ASIDE_BYTES; // each is copied often

@@ -12,6 +12,10 @@ typedef struct keel_store_options {
     double show_seconds; // where readers get copies (see below): how often at most; 0: 10 s
 } keel_store_options;
 
+// "NFS", "SMB", ...: what is written there on one machine is seen on another in no certain order. NULL: it is none
+// such.
+const char *keel_store_shared_file_system(const char *directory);
+
 // A sink that stores rows and incidents under DIRECTORY (made if need be, with those above it). An existing run there
 // is continued with a new segment. The segment is created in start, complete with all its datasets, before SWMR begins.
 // Where the file system has no locks, or is one of several machines (NFS, SMB), readers of a file that is being written

@@ -95,25 +95,124 @@ static keel_status count_sharers(MPI_Comm comm, const cpu_set_t *mask, keel_affi
     return KEEL_OK;
 }
 
-keel_status keel_affinity_share(MPI_Comm comm, keel_affinity *affinity) {
-    keel_affinity made = {0};
-    keel_status status = widen(&made.widened);
+// ---- pinning ----
+
+static keel_status number_on_node(MPI_Comm comm, int *number) {
+    MPI_Comm node;
+    if (MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node) != MPI_SUCCESS)
+        return keel_fail(KEEL_ERR_COMM, "MPI gave no communicator for this node");
+    MPI_Comm_rank(node, number);
+    MPI_Comm_free(&node);
+    return KEEL_OK;
+}
+
+// "0-3,8"
+static void describe_cpus(const cpu_set_t *set, char *text, size_t size) {
+    size_t used = 0;
+    text[0] = '\0';
+    for (size_t cpu = 0; cpu < CPU_SETSIZE && used < size; cpu++) {
+        if (!CPU_ISSET(cpu, set)) continue;
+        const size_t first = cpu;
+        while (cpu + 1 < CPU_SETSIZE && CPU_ISSET(cpu + 1, set)) cpu++;
+        used += (size_t)snprintf(text + used, size - used, cpu > first ? "%s%zu-%zu" : "%s%zu", used ? "," : "", first,
+                                 cpu);
+    }
+}
+
+static cpu_set_t set_of(const keel_cpu_list *list) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    for (size_t i = 0; i < list->count; i++) CPU_SET(list->cpus[i], &set);
+    return set;
+}
+
+// What the user or the system has left to this process: a binding that nobody asked for does not count.
+static keel_status allowed_cpus(cpu_set_t *allowed) {
+    if (bound_by_default() && sched_getaffinity(getppid(), sizeof *allowed, allowed) == 0) return KEEL_OK;
+    if (sched_getaffinity(0, sizeof *allowed, allowed) == 0) return KEEL_OK;
+    return keel_fail(KEEL_ERR_IO, "this process's cores are not known: %s", strerror(errno));
+}
+
+static keel_status pin(const keel_device_affinity *device, keel_affinity *affinity) {
+    cpu_set_t allowed, missing;
+    const cpu_set_t all = set_of(&device->all);
+    const keel_status status = allowed_cpus(&allowed);
     if (status) return status;
+    CPU_AND(&missing, &all, &allowed);
+    CPU_XOR(&missing, &missing, &all);
+    if (CPU_COUNT(&missing) > 0) {
+        char wrong[128], right[128];
+        describe_cpus(&missing, wrong, sizeof wrong);
+        describe_cpus(&allowed, right, sizeof right);
+        return keel_yaml_fail(
+            device->node, "processor %s: there is none, or this process may not use it; it may use %s", wrong, right);
+    }
+    if (sched_setaffinity(0, sizeof all, &all) != 0)
+        return keel_yaml_fail(device->node, "the system refuses these processors: %s", strerror(errno));
+    for (int m = 0; m < KEEL_CPU_MODULE_COUNT; m++)
+        affinity->modules[m] = device->modules[m].cpus ? set_of(&device->modules[m]) : all;
+    affinity->pinned = true;
+    return KEEL_OK;
+}
+
+static int pinned_threads(const keel_affinity *affinity) {
+    cpu_set_t common;
+    CPU_AND(&common, &affinity->modules[KEEL_CPU_MAIN], &affinity->modules[KEEL_CPU_WORKER]);
+    return count_cores(&affinity->modules[KEEL_CPU_WORKER]) + (CPU_COUNT(&common) == 0);
+}
+
+void keel_affinity_enter(const keel_affinity *affinity, keel_cpu_module module) {
+    if (affinity->pinned) sched_setaffinity(0, sizeof affinity->modules[module], &affinity->modules[module]);
+}
+
+// The pool's threads are made here, and live as long as the process.
+static void pin_workers(const keel_affinity *affinity) {
+#pragma omp parallel
+    if (omp_get_thread_num() > 0) keel_affinity_enter(affinity, KEEL_CPU_WORKER);
+    keel_affinity_enter(affinity, KEEL_CPU_MAIN);
+}
+
+// ---- all of it ----
+
+keel_status keel_affinity_share(MPI_Comm comm, const keel_affinity_config *config, keel_affinity *affinity) {
+    keel_affinity made = {0};
+    int number = 0;
+    keel_status status = number_on_node(comm, &number);
+    const keel_device_affinity *device = config ? keel_affinity_config_of(config, number) : NULL;
+    // Those that fail go on: what follows is collective.
+    const keel_status placed = device ? pin(device, &made) : widen(&made.widened);
+    char reason[1024];
+    if (placed) snprintf(reason, sizeof reason, "%s", keel_error());
     cpu_set_t mask;
-    if (sched_getaffinity(0, sizeof mask, &mask) != 0)
-        return keel_fail(KEEL_ERR_IO, "this process's cores are not known: %s", strerror(errno));
-    status = count_sharers(comm, &mask, &made);
+    if (sched_getaffinity(0, sizeof mask, &mask) != 0) CPU_ZERO(&mask);
+    if (!status) status = count_sharers(comm, &mask, &made);
+    if (placed) return keel_fail(placed, "%s", reason);
     if (status) return status;
     made.cores = count_cores(&mask);
+    if (made.cores == 0) return keel_fail(KEEL_ERR_IO, "this process's cores are not known");
     made.user_threads = is_set("OMP_NUM_THREADS");
     if (!made.user_threads) {
-        const int share = made.cores / made.sharers;
+        const int share = made.pinned ? pinned_threads(&made) : made.cores / made.sharers;
         omp_set_num_threads(share > 1 ? share : 1);
     }
     made.threads = omp_get_max_threads();
     openblas_set_num_threads(made.threads);
+    if (made.pinned) pin_workers(&made);
     *affinity = made;
     return KEEL_OK;
+}
+
+static void describe_pins(const keel_affinity *affinity, const char *threads, const char *why, char *text,
+                          size_t size) {
+    size_t used = (size_t)snprintf(text, size, "%d rank%s on this node, pinned:", affinity->ranks,
+                                   affinity->ranks == 1 ? "" : "s");
+    for (int m = 0; m < KEEL_CPU_MODULE_COUNT && used < size; m++) {
+        char cpus[128];
+        describe_cpus(&affinity->modules[m], cpus, sizeof cpus);
+        used += (size_t)snprintf(text + used, size - used, "%s %s %s", m ? "," : "",
+                                 keel_cpu_module_name((keel_cpu_module)m), cpus);
+    }
+    if (used < size) snprintf(text + used, size - used, "; %d %s%s", affinity->threads, threads, why);
 }
 
 void keel_affinity_describe(const keel_affinity *affinity, char *text, size_t size) {
@@ -121,7 +220,9 @@ void keel_affinity_describe(const keel_affinity *affinity, char *text, size_t si
     const char *threads = affinity->threads == 1 ? "thread" : "threads";
     const char *why = affinity->user_threads ? " (OMP_NUM_THREADS)" : "";
     const char *undone = affinity->widened ? "; mpirun's binding to one core undone" : "";
-    if (affinity->ranks == 1)
+    if (affinity->pinned)
+        describe_pins(affinity, threads, why, text, size);
+    else if (affinity->ranks == 1)
         snprintf(text, size, "1 rank on this node, %d %s, %d %s%s%s", affinity->cores, cores, affinity->threads,
                  threads, why, undone);
     else if (affinity->sharers == affinity->ranks)

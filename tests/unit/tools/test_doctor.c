@@ -54,7 +54,8 @@ static void test_says_what_the_machine_gives(void **state) {
     static const char *const expected[] = {version_line,    "processor: ",    "statistics kernels: ",
                                            "cores: ",       "blas: OpenBLAS", "mpi: Open MPI v",
                                            "thread level ", "hdf5: 1.",       "store: /tmp/keel-doctor-test-",
-                                           "GiB free\n",    "  space is "};
+                                           "GiB free\n",    "  space is ",    "ranks watch one another: ",
+                                           "  files can"};
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++)
         if (!strstr(told.out, expected[i])) fail_msg("no \"%s\" in:\n%s%s", expected[i], told.out, told.err);
     assert_int_equal(told.code, strstr(told.out, "problem: ") != NULL);
