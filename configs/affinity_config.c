@@ -46,7 +46,7 @@ static bool parse_number(const char **at, unsigned *value) {
 // "8-11" or "8".
 static keel_status add_range(const keel_yaml_node *node, keel_cpu_list *list) {
     const char *text = keel_yaml_text(node), *at = text;
-    unsigned first, last;
+    unsigned first = 0, last;
     if (!text) return keel_yaml_fail_kind(node, "a range of processors, such as \"0-3\"");
     bool good = parse_number(&at, &first);
     last = first;

@@ -23,6 +23,7 @@
 #include "collectors/watch/process.h"
 #include "probe/stats.h"
 #include "tools/commands.h"
+#include "train/parallel/affinity.h"
 #include "train/tensor/blas.h"
 #include "train/tensor/cpu.h"
 
@@ -58,19 +59,6 @@ static void examine_processor(void) {
     if (keel_cpu_check()) problem("%s", keel_error());
 }
 
-// "0-3,8"
-static void describe_cores(const cpu_set_t *set, char *text, size_t size) {
-    size_t used = 0;
-    text[0] = '\0';
-    for (size_t cpu = 0; cpu < CPU_SETSIZE && used < size; cpu++) {
-        if (!CPU_ISSET(cpu, set)) continue;
-        const size_t first = cpu;
-        while (cpu + 1 < CPU_SETSIZE && CPU_ISSET(cpu + 1, set)) cpu++;
-        used += (size_t)snprintf(text + used, size - used, cpu > first ? "%s%zu-%zu" : "%s%zu", used ? "," : "", first,
-                                 cpu);
-    }
-}
-
 static void examine_cores(void) {
     cpu_set_t set;
     const long online = sysconf(_SC_NPROCESSORS_ONLN);
@@ -79,7 +67,7 @@ static void examine_cores(void) {
         return;
     }
     char cores[128];
-    describe_cores(&set, cores, sizeof cores);
+    keel_cpus_describe(&set, cores, sizeof cores);
     printf("cores: %d of %ld usable by this process (%s)\n", CPU_COUNT(&set), online, cores);
 }
 

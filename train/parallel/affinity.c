@@ -106,8 +106,7 @@ static keel_status number_on_node(MPI_Comm comm, int *number) {
     return KEEL_OK;
 }
 
-// "0-3,8"
-static void describe_cpus(const cpu_set_t *set, char *text, size_t size) {
+void keel_cpus_describe(const cpu_set_t *set, char *text, size_t size) {
     size_t used = 0;
     text[0] = '\0';
     for (size_t cpu = 0; cpu < CPU_SETSIZE && used < size; cpu++) {
@@ -142,8 +141,8 @@ static keel_status pin(const keel_device_affinity *device, keel_affinity *affini
     CPU_XOR(&missing, &missing, &all);
     if (CPU_COUNT(&missing) > 0) {
         char wrong[128], right[128];
-        describe_cpus(&missing, wrong, sizeof wrong);
-        describe_cpus(&allowed, right, sizeof right);
+        keel_cpus_describe(&missing, wrong, sizeof wrong);
+        keel_cpus_describe(&allowed, right, sizeof right);
         return keel_yaml_fail(
             device->node, "processor %s: there is none, or this process may not use it; it may use %s", wrong, right);
     }
@@ -208,7 +207,7 @@ static void describe_pins(const keel_affinity *affinity, const char *threads, co
                                    affinity->ranks == 1 ? "" : "s");
     for (int m = 0; m < KEEL_CPU_MODULE_COUNT && used < size; m++) {
         char cpus[128];
-        describe_cpus(&affinity->modules[m], cpus, sizeof cpus);
+        keel_cpus_describe(&affinity->modules[m], cpus, sizeof cpus);
         used += (size_t)snprintf(text + used, size - used, "%s %s %s", m ? "," : "",
                                  keel_cpu_module_name((keel_cpu_module)m), cpus);
     }

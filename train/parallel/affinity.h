@@ -35,6 +35,9 @@ keel_status keel_affinity_share(MPI_Comm comm, const keel_affinity_config *confi
 // The calling thread, and all that it makes from now on, runs where MODULE is pinned. Nothing where the rank is not.
 void keel_affinity_enter(const keel_affinity *affinity, keel_cpu_module module);
 
+// "0-3,8"
+void keel_cpus_describe(const cpu_set_t *set, char *text, size_t size);
+
 // One line: "2 ranks on this node, pinned: main 0, worker 1-3, writer 4, data 0-4; 4 threads", or "2 ranks on this node
 // share 8 cores, 4 threads each; mpirun's binding to one core undone". TEXT [size].
 void keel_affinity_describe(const keel_affinity *affinity, char *text, size_t size);

@@ -9,6 +9,7 @@
 #include "collectors/store/writer.h"
 
 static char directory[64];
+static double began; // of the job, in seconds
 
 static int remove_entry(const char *path, const struct stat *about, int kind, struct FTW *at) {
     (void)about;
@@ -32,6 +33,7 @@ static void fill_row(synthetic_run *run, uint64_t seed, uint64_t step) {
     uint64_t state = seed * 1000003 + step * 7919 + 12345; // a function of the step, so that a part can be done again
     for (int i = 0; i < 4; i++) random_uniform(&state);
     run_step(run, step);
+    run->row.step.time_unix = began + (double)step;
     run_set(run, LOSS, 3 * (1 + 0.01 * random_normal(&state)));
     run_set(run, GRAD_NORM, 0.4 * exp(0.2 * random_normal(&state)));
     run_set(run, LR, 1e-3);
@@ -188,6 +190,64 @@ static void the_runs_own_settings_judge_it(void **unused) {
     free(run);
 }
 
+static void host_says(const char *host, keel_host_event event) {
+    snprintf(event.host, sizeof event.host, "%s", host);
+    assert_int_equal(keel_host_event_write(directory, &event), KEEL_OK);
+}
+
+static const keel_incident *find_rule(const keel_result *result, const char *rule, size_t *count) {
+    const keel_incident *found = NULL;
+    *count = 0;
+    for (size_t i = 0; i < result->incident_count; i++) {
+        if (strcmp(result->incidents[i].rule, rule) != 0) continue;
+        found = &result->incidents[i];
+        ++*count;
+    }
+    return found;
+}
+
+// Two hosts tell: of a hang that passed, of the death that ended the job, and of those that followed from it.
+static void what_hosts_saw_is_judged_between_the_rows(void **unused) {
+    (void)unused;
+    synthetic_run *run = new_run();
+    began = 1e9;
+    write_segment(run, NULL, 1, 1, 100);
+    host_says("a", (keel_host_event){.kind = KEEL_HOST_SILENT,
+                                     .rank = 6,
+                                     .step = 51,
+                                     .time_unix = began + 50.5,
+                                     .seconds = 400,
+                                     .how = "stopped by a signal"});
+    host_says("b", (keel_host_event){.kind = KEEL_HOST_GONE, .rank = 5, .step = 101, .time_unix = began + 102});
+    host_says("a", (keel_host_event){
+                       .kind = KEEL_HOST_GONE, .rank = 3, .step = 101, .time_unix = began + 100.5, .how = "killed"});
+    keel_result *result;
+    size_t count;
+    assert_int_equal(keel_offline_store(directory, NULL, &result), KEEL_OK);
+    const keel_incident *dead = find_rule(result, "dead_rank", &count);
+    assert_int_equal(count, 1);
+    assert_int_equal(dead->rank, 3);
+    assert_int_equal(dead->open, 1);
+    assert_int_equal(dead->first_step, 101);
+    const keel_incident *hang = find_rule(result, "hang", &count);
+    assert_int_equal(count, 1);
+    assert_int_equal(hang->rank, 6);
+    assert_int_equal(hang->open, 0); // the next row came
+    assert_int_equal(hang->first_step, 51);
+    keel_result_free(result);
+
+    began = 1e9 + 1000;
+    write_segment(run, NULL, 1, 81, 200); // resumed from before it
+    assert_int_equal(keel_offline_store(directory, NULL, &result), KEEL_OK);
+    dead = find_rule(result, "dead_rank", &count);
+    assert_int_equal(count, 1);
+    assert_int_equal(dead->rank, 3);
+    assert_int_equal(dead->open, 0);
+    keel_result_free(result);
+    began = 0;
+    free(run);
+}
+
 static void no_store_is_an_error(void **unused) {
     (void)unused;
     keel_result *result;
@@ -202,6 +262,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(rolled_back_parts_are_judged_from_the_checkpoint, make_directory,
                                         remove_directory),
         cmocka_unit_test_setup_teardown(the_runs_own_settings_judge_it, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(what_hosts_saw_is_judged_between_the_rows, make_directory, remove_directory),
         cmocka_unit_test(no_store_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
