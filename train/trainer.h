@@ -1,6 +1,6 @@
 // The training loop: data parallel over MPI, watched through the probe.
 //
-//     keel_affinity_share(MPI_COMM_WORLD, &config->affinity, &affinity); // train/parallel/affinity.h: first, before threads exist
+//     keel_affinity_share(MPI_COMM_WORLD, &config->affinity, &affinity); // first, before threads exist
 //     keel_trainer_open(config, MPI_COMM_WORLD, probe, resume, &report, &trainer);
 //     keel_probe_start(probe);
 //     keel_trainer_run(trainer);

@@ -73,8 +73,7 @@ static void pin(void) {
     char text[512];
     keel_affinity affinity;
     const int missing = CPU_SETSIZE - 1;
-    snprintf(text, sizeof text, "context: {affinity_config: {device_0: {affinity_cpu_list: [\"%d\"]}}}\n",
-             missing);
+    snprintf(text, sizeof text, "context: {affinity_config: {device_0: {affinity_cpu_list: [\"%d\"]}}}\n", missing);
     const keel_status refused = share_by(text, &affinity);
     if (check_rank == 0) {
         CHECK(refused == KEEL_ERR_CONFIG);
