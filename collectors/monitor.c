@@ -342,6 +342,10 @@ keel_status keel_monitor_attach(keel_monitor *monitor, keel_probe *probe) {
     return KEEL_OK;
 }
 
+void keel_monitor_stopping(keel_monitor *monitor) {
+    if (monitor->watch) keel_rank_watch_stopping(monitor->watch);
+}
+
 const char *keel_monitor_describe(const keel_monitor *monitor) {
     return monitor->describe;
 }

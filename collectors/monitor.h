@@ -72,6 +72,8 @@ void keel_monitor_emit(keel_monitor *monitor, const keel_incident *incident);
 // Makes the monitor the backend of PROBE and registers its own scalars (step_seconds, rss_anon_bytes). Before
 // keel_probe_start.
 keel_status keel_monitor_attach(keel_monitor *monitor, keel_probe *probe);
+// This process was asked to stop: deaths of other ranks from now on follow from it. From any thread.
+void keel_monitor_stopping(keel_monitor *monitor);
 // One line for people: "5000 sites, at most 120000 values a step, 1172 KiB a step to merge on a thread, 12.3 MiB".
 // Valid after keel_probe_start.
 const char *keel_monitor_describe(const keel_monitor *monitor);

@@ -83,10 +83,9 @@ static keel_status add_sinks(keel_assembly *assembly, uint32_t last_incident) {
     return keel_monitor_add_sink(assembly->monitor, &sink);
 }
 
-// On the thread of the watch over ranks. A hang is told by rank 0's judge while rank 0 can.
+// On the thread of the watch over ranks.
 static void alert_event(void *context, const keel_host_event *event) {
     const keel_assembly *assembly = context;
-    if (event->kind == KEEL_HOST_SILENT && assembly->rank == 0) return;
     if (keel_alert_event(assembly->config, event)) keel_log(KEEL_LOG_ERROR, "%s", keel_error());
 }
 
@@ -100,6 +99,7 @@ static keel_status plan_watch(keel_assembly *assembly, const keel_assembly_optio
                                        .hang_times = keel_analysis_param(rules, "hang", "times"),
                                        .hang_seconds = keel_analysis_param(rules, "hang", "min_seconds"),
                                        .end_seconds = assembly->config->hang_timeout_seconds,
+                                       .judges = assembly->rank == 0,
                                        .context = assembly,
                                        .alert = alert_event,
                                        .end_job = options->end_job};
@@ -180,6 +180,10 @@ const char *keel_assembly_directory(const keel_assembly *assembly) {
 
 const char *keel_assembly_describe(const keel_assembly *assembly) {
     return assembly->monitor ? keel_monitor_describe(assembly->monitor) : "monitor off";
+}
+
+void keel_assembly_stopping(keel_assembly *assembly) {
+    if (assembly->monitor) keel_monitor_stopping(assembly->monitor);
 }
 
 keel_status keel_assembly_close(keel_assembly *assembly) {

@@ -31,6 +31,8 @@ KEEL_API keel_probe *keel_assembly_probe(keel_assembly *assembly);
 KEEL_API const char *keel_assembly_directory(const keel_assembly *assembly);
 // One line on what is watched; valid after keel_probe_start.
 KEEL_API const char *keel_assembly_describe(const keel_assembly *assembly);
+// The program was asked to stop, and will: what becomes of its other ranks now is no surprise. From any thread.
+KEEL_API void keel_assembly_stopping(keel_assembly *assembly);
 // Drains and closes everything. Collective where a merge was given. See keel_monitor_close for what a failure means.
 KEEL_API keel_status keel_assembly_close(keel_assembly *assembly);
 

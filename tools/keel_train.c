@@ -187,6 +187,7 @@ static keel_status settings_text(const keel_train_config *train, const keel_moni
 }
 
 static _Atomic(keel_trainer *) stop_target; // NULL: the run is over
+static _Atomic(keel_assembly *) stop_watch; // the same
 static atomic_int stop_signal;              // 0: none came
 
 static void *wait_for_signal(void *set) {
@@ -194,6 +195,8 @@ static void *wait_for_signal(void *set) {
     sigwait(set, &signal_number);
     atomic_store(&stop_signal, signal_number);
     fprintf(stderr, "keel-train: %s: stopping at the next step border\n", strsignal(signal_number));
+    keel_assembly *assembly = atomic_load(&stop_watch);
+    if (assembly) keel_assembly_stopping(assembly);
     keel_trainer *trainer = atomic_load(&stop_target);
     if (trainer) keel_trainer_stop(trainer);
     return NULL;
@@ -399,12 +402,14 @@ static keel_status train(const arguments *args, bool threaded) {
     sigaddset(&signals, SIGTERM);
     sigaddset(&signals, SIGINT);
     pthread_t waiter;
+    atomic_store(&stop_watch, assembly);
     atomic_store(&stop_target, trainer);
     if (pthread_create(&waiter, NULL, wait_for_signal, &signals) == 0) pthread_detach(waiter);
 
     status = agree(keel_trainer_run(trainer));
 done:
     atomic_store(&stop_target, NULL);
+    atomic_store(&stop_watch, NULL);
     keel_trainer_close(trainer);
     if (assembly) {
         char *directory =

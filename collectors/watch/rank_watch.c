@@ -17,6 +17,7 @@ enum { STEPS = 64, NOBODY = -1 };
 #define LEAST_INTERVAL 0.05 // seconds between two looks
 #define MOST_INTERVAL  1.0
 #define JUDGE_SECONDS  2.0 // in which rank 0's judge, which looks once a second, has told of a hang as well
+#define STOP_SECONDS   0.5 // after which a death is no cause of the stop
 #define LOOKS_MISSED   4   // after which another rank's watch counts as standing
 
 // What this rank has seen of another; of the watch's thread.
@@ -38,7 +39,8 @@ struct keel_rank_watch {
     double last_look;
     double dead_for; // seconds since a death was told; negative: none was
     char dead_how[64];
-    double hang_for; // seconds for which there is one
+    double hang_for;           // seconds for which there is one
+    _Atomic double stop_asked; // when; 0: it was not
 
     // The training thread's, read by the other.
     _Atomic double seconds[STEPS];
@@ -211,9 +213,16 @@ static keel_host_event event_of(const keel_rank_watch *watch, keel_host_event_ki
     return event;
 }
 
+static bool stopping(keel_rank_watch *watch) {
+    const double asked = atomic_load(&watch->stop_asked);
+    return asked > 0 && keel_seconds_now() - asked > STOP_SECONDS;
+}
+
 static void tell(keel_rank_watch *watch, const keel_host_event *event) {
     if (keel_host_event_write(watch->options.directory, event)) keel_log(KEEL_LOG_ERROR, "%s", keel_error());
-    if (watch->options.alert) watch->options.alert(watch->options.context, event);
+    const bool judged =
+        event->kind == KEEL_HOST_SILENT && watch->options.judges && phase_of(watch, watch->board.own) == KEEL_BEAT_STEP;
+    if (watch->options.alert && !stopping(watch) && !judged) watch->options.alert(watch->options.context, event);
 }
 
 static void end_job(keel_rank_watch *watch, const char *why) {
@@ -236,7 +245,9 @@ static void look_for_deaths(keel_rank_watch *watch, double passed) {
         if (!watch->peers[i].gone || phase_of(watch, i) == KEEL_BEAT_LEFT) continue;
         uint32_t before = 0;
         if (leads(watch) && atomic_compare_exchange_strong(&watch->board.table->death_told, &before, 1)) {
-            const keel_host_event event = event_of(watch, KEEL_HOST_GONE, (int)i);
+            keel_host_event event = event_of(watch, KEEL_HOST_GONE, (int)i);
+            if (stopping(watch))
+                strncat(event.how, " after a request to stop", sizeof event.how - strlen(event.how) - 1);
             tell(watch, &event);
         } else if (!atomic_load(&watch->board.table->death_told))
             continue; // it is for a lower rank to tell; at the next look it may be this one's
@@ -250,7 +261,8 @@ static void look_for_deaths(keel_rank_watch *watch, double passed) {
 
 // The step of some rank has gone on for LIMIT without it, or nobody knows whom all wait for.
 static bool is_hang(const keel_rank_watch *watch, int who, double limit) {
-    if (who != NOBODY && stopped(&watch->peers[who])) return watch->peers[who].silent >= watch->options.hang_seconds;
+    if (who != NOBODY && stopped(&watch->peers[who]))
+        return watch->peers[who].silent >= (isfinite(limit) ? limit : watch->options.hang_seconds);
     bool in_step = false;
     for (uint32_t i = 0; i < watch->board.count; i++) {
         in_step |= phase_of(watch, i) == KEEL_BEAT_STEP;
@@ -313,6 +325,11 @@ static void *run(void *context) {
         if (watch->dead_for < 0 && watch->options.hang_seconds > 0) look_for_silence(watch, passed);
     }
     return NULL;
+}
+
+void keel_rank_watch_stopping(keel_rank_watch *watch) {
+    double before = 0;
+    atomic_compare_exchange_strong(&watch->stop_asked, &before, keel_seconds_now());
 }
 
 bool keel_rank_watch_broken(const keel_rank_watch *watch) {

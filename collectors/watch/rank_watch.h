@@ -5,10 +5,13 @@
 // GONE     a process has ended and its run has not (it was killed, crashed, or has called exit). Noticed in
 //          milliseconds; what dies after it is taken for a consequence. The launcher ends the job as a rule; where it
 //          has not after KEEL_WATCH_GRACE_SECONDS, the watch does.
+//          After this process was asked to stop for half a second, which is also how launchers end what is left of a
+//          job, it is written down as such, and nobody is alerted.
 // SILENT   a step goes on, and the rank that the others wait for has given no sign of life for longer than the limit of
 //          rule `hang` (hang_times the median step and hang_seconds; two steps must have ended); or a process is
-//          stopped for longer than hang_seconds, whatever it does. The rank waited for is the lowest stopped one, else
-//          of those that do not wait themselves the one without a sign for longest. After end_seconds the job is ended.
+//          stopped for as long, whatever it does (before two steps: for hang_seconds). The rank waited for is the
+//          lowest stopped one, else of those that do not wait themselves the one without a sign for longest. After
+//          end_seconds the job is ended.
 //
 // Time is counted while this process runs: being stopped with the whole job is no silence of others.
 #ifndef KEEL_COLLECTORS_WATCH_RANK_WATCH_H
@@ -28,6 +31,7 @@ typedef struct keel_rank_watch_options {
     const char *directory;           // of the run; borrowed, like the context
     double hang_times, hang_seconds; // of rule `hang`; hang_seconds 0: silence is not looked for
     double end_seconds;              // 0: never
+    bool judges;                     // this process has a judge, which alerts of its own steps that go on
     void *context;
     // An event is on the disk: the other ranks may end with this one within a second or two. On the watch's thread.
     void (*alert)(void *context, const keel_host_event *event);
@@ -43,6 +47,8 @@ void keel_rank_watch_step(keel_rank_watch *watch, uint64_t step, bool begins);
 void keel_rank_watch_sign(keel_rank_watch *watch);
 void keel_rank_watch_wait(keel_rank_watch *watch, bool begins);
 
+// This process was asked to stop. From any thread.
+void keel_rank_watch_stopping(keel_rank_watch *watch);
 // A rank is gone, and was told of: what the others wait for from now on is no hang. From any thread.
 bool keel_rank_watch_broken(const keel_rank_watch *watch);
 // Whom the others wait for, where a step goes on for long: false where that is not known. From any thread.

@@ -14,6 +14,7 @@ LAYOUTS = {  # name: (ranks, settings)
     "dp2": (2, ()),
     "dp4": (4, ()),
     "zero2": (2, ("parallel_config.enable_parallel_optimizer=true",)),
+    "ep2": (2, ("moe_config={expert_num: 4, num_experts_chosen: 2}", "parallel_config.expert_parallel=2")),
 }
 HANG, END = 1.5, 3  # seconds: until a hang is told, and until it ends the job
 BOUND = 40  # seconds within which every job must be over, on a machine that others use too

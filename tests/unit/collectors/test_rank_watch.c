@@ -57,7 +57,7 @@ static keel_rank_watch *watch_as(keel_beat_table *table, uint32_t own) {
 }
 
 // What a rank does after three steps.
-typedef enum fate { GO_ON, WAIT, LEAVE, EXIT, FALL_SILENT } fate;
+typedef enum fate { GO_ON, STOPPING, WAIT, LEAVE, EXIT, FALL_SILENT } fate;
 
 // Another process, as rank OWN, that has joined; its watch begins when all have.
 static pid_t start_rank(keel_beat_table *table, uint32_t own, fate then) {
@@ -82,9 +82,10 @@ static pid_t start_rank(keel_beat_table *table, uint32_t own, fate then) {
     if (then == EXIT) exit(3);
     keel_rank_watch_step(watch, step, true);
     if (then == WAIT) keel_rank_watch_wait(watch, true);
+    if (then == STOPPING) keel_rank_watch_stopping(watch);
     for (;;) {
         keel_nap(5000000);
-        if (then == GO_ON) keel_rank_watch_sign(watch);
+        if (then == GO_ON || then == STOPPING) keel_rank_watch_sign(watch);
     }
 }
 
@@ -146,6 +147,15 @@ static void a_rank_that_exits_is_told_with_its_status(void **unused) {
     (void)unused;
     job j = start_job((fate[]){GO_ON, EXIT, GO_ON});
     expect_event(KEEL_HOST_GONE, 11, "it has called exit with status 3");
+    end_job(&j);
+}
+
+static void a_death_after_a_request_to_stop_is_told_as_such(void **unused) {
+    (void)unused;
+    job j = start_job((fate[]){STOPPING, STOPPING, STOPPING});
+    keel_nap(900000000);
+    kill(j.pids[1], SIGKILL);
+    expect_event(KEEL_HOST_GONE, 11, "it was killed or has crashed after a request to stop");
     end_job(&j);
 }
 
@@ -241,6 +251,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(a_killed_rank_is_told_once, remove_directory),
         IN_DIRECTORY(a_rank_that_exits_is_told_with_its_status),
+        IN_DIRECTORY(a_death_after_a_request_to_stop_is_told_as_such),
         IN_DIRECTORY(a_stopped_rank_is_told_by_another),
         IN_DIRECTORY(a_silent_rank_that_others_wait_for_is_told),
         IN_DIRECTORY(ranks_that_all_wait_name_none),
