@@ -42,6 +42,12 @@ static void judge_watch(void *context, double seconds, const keel_host_event *wa
     tell(c);
 }
 
+static void judge_event(void *context, const keel_host_event *event) {
+    judge_context *c = context;
+    if (keel_analysis_event(c->analysis, event)) keel_log(KEEL_LOG_ERROR, "%s", keel_error());
+    tell(c);
+}
+
 static keel_health judge_health(void *context) {
     judge_context *c = context;
     pthread_mutex_lock(&c->lock);
@@ -82,6 +88,7 @@ keel_status keel_online_judge(keel_analysis *analysis, keel_monitor *monitor, ke
         .health = judge_health,
         .save = judge_save,
         .load = judge_load,
-        .watch = judge_watch};
+        .watch = judge_watch,
+        .event = judge_event};
     return KEEL_OK;
 }

@@ -148,9 +148,11 @@ static void describe(keel_monitor *monitor, const keel_rank_table *table) {
 static void idle(void *context) {
     keel_monitor *monitor = context;
     const double began = atomic_load(&monitor->step_began);
-    if (began <= 0 || !monitor->has_judge || !monitor->judge.watch) return;
-    if (monitor->watch && keel_rank_watch_broken(monitor->watch)) return;
     keel_host_event event;
+    if (!monitor->has_judge || (monitor->watch && keel_rank_watch_broken(monitor->watch))) return;
+    if (monitor->judge.event && monitor->watch && keel_rank_watch_silence(monitor->watch, &event))
+        monitor->judge.event(monitor->judge.sink.context, &event);
+    if (began <= 0 || !monitor->judge.watch) return;
     const bool known = monitor->watch && keel_rank_watch_waited_for(monitor->watch, &event);
     monitor->judge.watch(monitor->judge.sink.context, keel_seconds_now() - began, known ? &event : NULL);
 }

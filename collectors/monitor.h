@@ -46,6 +46,8 @@ typedef struct keel_judge {
     // Recorder thread, once a second while a step of this process goes on for SECONDS already and no row comes;
     // WAITED_FOR: by what the ranks of this host know, NULL where they do not. NULL: not interested.
     void (*watch)(void *context, double seconds, const keel_host_event *waited_for);
+    // Recorder thread: what this rank has told of another. NULL: not interested.
+    void (*event)(void *context, const keel_host_event *event);
 } keel_judge;
 
 typedef struct keel_monitor_options {

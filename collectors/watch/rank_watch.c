@@ -16,7 +16,7 @@
 enum { STEPS = 64, NOBODY = -1 };
 #define LEAST_INTERVAL 0.05 // seconds between two looks
 #define MOST_INTERVAL  1.0
-#define JUDGE_SECONDS  2.0 // in which rank 0's judge, which looks once a second, has told of a hang as well
+#define JUDGE_SECONDS  3.0 // in which a judge, which asks once a second, has told of a hang
 #define STOP_SECONDS   0.5 // after which a death is no cause of the stop
 #define LOOKS_MISSED   4   // after which another rank's watch counts as standing
 
@@ -50,6 +50,8 @@ struct keel_rank_watch {
     pthread_mutex_t mutex;
     keel_host_event waited_for; // under the mutex, as is the next
     bool waited_for_known;
+    keel_host_event silence; // the last that was told; under the mutex too
+    bool silence_new;        // and nobody has asked for it yet
 };
 
 // ---- signs ----
@@ -220,9 +222,15 @@ static bool stopping(keel_rank_watch *watch) {
 
 static void tell(keel_rank_watch *watch, const keel_host_event *event) {
     if (keel_host_event_write(watch->options.directory, event)) keel_log(KEEL_LOG_ERROR, "%s", keel_error());
-    const bool judged =
-        event->kind == KEEL_HOST_SILENT && watch->options.judges && phase_of(watch, watch->board.own) == KEEL_BEAT_STEP;
-    if (watch->options.alert && !stopping(watch) && !judged) watch->options.alert(watch->options.context, event);
+    if (event->kind == KEEL_HOST_SILENT && watch->options.judges &&
+        phase_of(watch, watch->board.own) != KEEL_BEAT_STARTING) {
+        pthread_mutex_lock(&watch->mutex);
+        watch->silence = *event;
+        watch->silence_new = true;
+        pthread_mutex_unlock(&watch->mutex);
+    } else if (watch->options.alert && !stopping(watch)) {
+        watch->options.alert(watch->options.context, event);
+    }
 }
 
 static void end_job(keel_rank_watch *watch, const char *why) {
@@ -334,6 +342,15 @@ void keel_rank_watch_stopping(keel_rank_watch *watch) {
 
 bool keel_rank_watch_broken(const keel_rank_watch *watch) {
     return atomic_load(&watch->board.table->death_told) != 0;
+}
+
+bool keel_rank_watch_silence(keel_rank_watch *watch, keel_host_event *event) {
+    pthread_mutex_lock(&watch->mutex);
+    const bool fresh = watch->silence_new;
+    *event = watch->silence;
+    watch->silence_new = false;
+    pthread_mutex_unlock(&watch->mutex);
+    return fresh;
 }
 
 bool keel_rank_watch_waited_for(keel_rank_watch *watch, keel_host_event *event) {

@@ -31,7 +31,7 @@ typedef struct keel_rank_watch_options {
     const char *directory;           // of the run; borrowed, like the context
     double hang_times, hang_seconds; // of rule `hang`; hang_seconds 0: silence is not looked for
     double end_seconds;              // 0: never
-    bool judges;                     // this process has a judge, which alerts of its own steps that go on
+    bool judges;                     // silence is told by who asks keel_rank_watch_silence, once there is a first step
     void *context;
     // An event is on the disk: the other ranks may end with this one within a second or two. On the watch's thread.
     void (*alert)(void *context, const keel_host_event *event);
@@ -51,6 +51,8 @@ void keel_rank_watch_wait(keel_rank_watch *watch, bool begins);
 void keel_rank_watch_stopping(keel_rank_watch *watch);
 // A rank is gone, and was told of: what the others wait for from now on is no hang. From any thread.
 bool keel_rank_watch_broken(const keel_rank_watch *watch);
+// The silence that this process has told of last, once. From one thread.
+bool keel_rank_watch_silence(keel_rank_watch *watch, keel_host_event *event);
 // Whom the others wait for, where a step goes on for long: false where that is not known. From any thread.
 bool keel_rank_watch_waited_for(keel_rank_watch *watch, keel_host_event *event);
 
