@@ -14,6 +14,7 @@ LAYOUTS = {  # name: (ranks, settings)
     "dp2": (2, ()),
     "dp4": (4, ()),
     "zero2": (2, ("parallel_config.enable_parallel_optimizer=true",)),
+    "pp2": (2, ("parallel_config={pipeline_stage: 2, micro_batch_num: 2}",)),
     "ep2": (2, ("moe_config={expert_num: 4, num_experts_chosen: 2}", "parallel_config.expert_parallel=2")),
 }
 HANG, END = 1.5, 3  # seconds: until a hang is told, and until it ends the job
