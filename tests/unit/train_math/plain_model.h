@@ -11,10 +11,19 @@
 // At most: positions of a sequence; widths and vocabulary; experts; layers.
 enum { PLAIN_ROWS = 96, PLAIN_WIDTH = 512, PLAIN_EXPERTS = 8, PLAIN_LAYERS = 4 };
 
+// Parameters; NULL: there is none.
+typedef struct plain_layer {
+    const double *norm1, *norm1_bias, *qkv, *qkv_bias, *out, *out_bias, *norm2, *norm2_bias;
+    const double *up, *up_bias, *down, *down_bias; // of the mlp, or of all experts one after another
+    const double *router;
+} plain_layer;
+
 typedef struct plain_model {
     const keel_model_config *config;
     const keel_model *model;
     const double *w; // flat
+    plain_layer layers[PLAIN_LAYERS];
+    const double *embedding, *position, *final_norm, *final_norm_bias, *head;
     size_t c, d, heads, kv, f, v, t;
     size_t e; // of qkv
     size_t u; // of what the activation function takes
@@ -26,22 +35,6 @@ typedef struct plain_model {
 typedef struct plain_routing {
     double load[PLAIN_EXPERTS], probability[PLAIN_EXPERTS], z, tokens; // sums over tokens
 } plain_routing;
-
-static inline plain_model plain_of(const keel_model_config *config, const keel_model *model, const double *w) {
-    plain_model m = {.config = config, .model = model, .w = w, .gpt2 = config->model_type == KEEL_MODEL_GPT2};
-    m.c = (size_t)config->hidden_size;
-    m.heads = (size_t)config->num_heads;
-    m.kv = config->n_kv_heads ? (size_t)config->n_kv_heads : m.heads;
-    m.d = m.c / m.heads;
-    m.f = (size_t)config->intermediate_size;
-    m.v = (size_t)config->vocab_size;
-    m.t = (size_t)config->seq_length;
-    m.e = (m.heads + 2 * m.kv) * m.d;
-    m.u = m.gpt2 ? m.f : 2 * m.f;
-    m.experts = config->moe.expert_num > 1 ? (size_t)config->moe.expert_num : 0;
-    m.chosen = (size_t)config->moe.num_experts_chosen;
-    return m;
-}
 
 // NULL if there is no such parameter.
 static inline const double *plain_outer(const plain_model *m, const char *name) {
@@ -56,6 +49,47 @@ static inline const double *plain_inner(const plain_model *m, size_t layer, cons
     char full[KEEL_SITE_NAME_BYTES];
     snprintf(full, sizeof full, "layers.%zu.%s", layer, name);
     return plain_outer(m, full);
+}
+
+static inline plain_layer plain_layer_of(const plain_model *m, size_t layer) {
+    const char *const up = m->experts ? "mlp.experts.gate_up.weight" : m->gpt2 ? "mlp.up.weight" : "mlp.gate_up.weight";
+    return (plain_layer){
+        .norm1 = plain_inner(m, layer, "norm1.weight"),
+        .norm1_bias = plain_inner(m, layer, "norm1.bias"),
+        .qkv = plain_inner(m, layer, "attention.qkv.weight"),
+        .qkv_bias = plain_inner(m, layer, "attention.qkv.bias"),
+        .out = plain_inner(m, layer, "attention.out.weight"),
+        .out_bias = plain_inner(m, layer, "attention.out.bias"),
+        .norm2 = plain_inner(m, layer, "norm2.weight"),
+        .norm2_bias = plain_inner(m, layer, "norm2.bias"),
+        .up = plain_inner(m, layer, up),
+        .up_bias = plain_inner(m, layer, "mlp.up.bias"),
+        .down = plain_inner(m, layer, m->experts ? "mlp.experts.down.weight" : "mlp.down.weight"),
+        .down_bias = plain_inner(m, layer, "mlp.down.bias"),
+        .router = plain_inner(m, layer, "mlp.router.weight"),
+    };
+}
+
+static inline plain_model plain_of(const keel_model_config *config, const keel_model *model, const double *w) {
+    plain_model m = {.config = config, .model = model, .w = w, .gpt2 = config->model_type == KEEL_MODEL_GPT2};
+    m.c = (size_t)config->hidden_size;
+    m.heads = (size_t)config->num_heads;
+    m.kv = config->n_kv_heads ? (size_t)config->n_kv_heads : m.heads;
+    m.d = m.c / m.heads;
+    m.f = (size_t)config->intermediate_size;
+    m.v = (size_t)config->vocab_size;
+    m.t = (size_t)config->seq_length;
+    m.e = (m.heads + 2 * m.kv) * m.d;
+    m.u = m.gpt2 ? m.f : 2 * m.f;
+    m.experts = config->moe.expert_num > 1 ? (size_t)config->moe.expert_num : 0;
+    m.chosen = (size_t)config->moe.num_experts_chosen;
+    for (size_t l = 0; l < (size_t)config->num_layers && l < PLAIN_LAYERS; l++) m.layers[l] = plain_layer_of(&m, l);
+    m.embedding = plain_outer(&m, "embedding.weight");
+    m.position = plain_outer(&m, "position.weight");
+    m.final_norm = plain_outer(&m, "final_norm.weight");
+    m.final_norm_bias = plain_outer(&m, "final_norm.bias");
+    m.head = config->tie_word_embeddings ? m.embedding : plain_outer(&m, "head.weight");
+    return m;
 }
 
 // POSITION NULL: none. Y [C] of one token.
@@ -138,10 +172,6 @@ static inline double plain_cross_entropy(const plain_model *m, const double *log
     return log(sum) - logits[target];
 }
 
-static inline const double *plain_head(const plain_model *m) {
-    return plain_outer(m, m->config->tie_word_embeddings ? "embedding.weight" : "head.weight");
-}
-
 // A token's K experts of greatest probability, their weights, and what the losses of routing need.
 static inline void plain_route(const plain_model *m, const double *x, const double *router, size_t *chosen,
                                double *weights, plain_routing *routing) {
@@ -194,23 +224,19 @@ static inline double plain_routing_loss(const plain_model *m, const plain_routin
     return m->config->moe.aux_loss_factor * (double)m->experts * balance + m->config->moe.z_loss_factor * routing->z;
 }
 
-static inline void plain_mlp(const plain_model *m, double *y, const double *x, size_t layer) {
-    double up[PLAIN_WIDTH] = {0}, act[PLAIN_WIDTH];
-    const char *name = m->gpt2 ? "mlp.up.weight" : "mlp.gate_up.weight";
-    plain_linear(m, up, x, m->c, m->u, plain_inner(m, layer, name), plain_inner(m, layer, "mlp.up.bias"));
-    plain_activate(m, act, up);
-    plain_linear(m, y, act, m->f, m->c, plain_inner(m, layer, "mlp.down.weight"),
-                 plain_inner(m, layer, "mlp.down.bias"));
-}
-
 // Y [T, C] of X [T, C], whatever the layer has.
-static inline void plain_feed_forward(const plain_model *m, double *y, const double *x, size_t layer,
+static inline void plain_feed_forward(const plain_model *m, double *y, const double *x, const plain_layer *layer,
                                       plain_routing *routing) {
-    if (m->experts)
-        plain_mixture(m, y, x, plain_inner(m, layer, "mlp.router.weight"),
-                      plain_inner(m, layer, "mlp.experts.gate_up.weight"),
-                      plain_inner(m, layer, "mlp.experts.down.weight"), routing);
-    for (size_t t = 0; t < m->t && !m->experts; t++) plain_mlp(m, y + t * m->c, x + t * m->c, layer);
+    double up[PLAIN_WIDTH] = {0}, act[PLAIN_WIDTH];
+    if (m->experts) {
+        plain_mixture(m, y, x, layer->router, layer->up, layer->down, routing);
+        return;
+    }
+    for (size_t t = 0; t < m->t; t++) {
+        plain_linear(m, up, x + t * m->c, m->c, m->u, layer->up, layer->up_bias);
+        plain_activate(m, act, up);
+        plain_linear(m, y + t * m->c, act, m->f, m->c, layer->down, layer->down_bias);
+    }
 }
 
 // Sum of cross entropy of TOKENS [T + 1]. Adds to ROUTING [layers].
@@ -218,29 +244,26 @@ static inline double plain_sequence_loss(const plain_model *m, const uint32_t *t
     static double x[PLAIN_ROWS * PLAIN_WIDTH], qkv[PLAIN_ROWS * PLAIN_WIDTH], core[PLAIN_ROWS * PLAIN_WIDTH];
     static double normed[PLAIN_ROWS * PLAIN_WIDTH], fed[PLAIN_ROWS * PLAIN_WIDTH];
     double n[PLAIN_WIDTH], y[PLAIN_WIDTH], logits[PLAIN_WIDTH], loss = 0;
-    size_t c = m->c;
-    for (size_t t = 0; t < m->t; t++)
-        plain_embed(m, x + t * c, tokens[t], t, plain_outer(m, "embedding.weight"), plain_outer(m, "position.weight"));
+    const size_t c = m->c;
+    for (size_t t = 0; t < m->t; t++) plain_embed(m, x + t * c, tokens[t], t, m->embedding, m->position);
     for (size_t l = 0; l < (size_t)m->config->num_layers; l++) {
+        const plain_layer *layer = &m->layers[l];
         for (size_t t = 0; t < m->t; t++) {
-            plain_norm(m, n, x + t * c, plain_inner(m, l, "norm1.weight"), plain_inner(m, l, "norm1.bias"));
-            plain_linear(m, qkv + t * m->e, n, c, m->e, plain_inner(m, l, "attention.qkv.weight"),
-                         plain_inner(m, l, "attention.qkv.bias"));
+            plain_norm(m, n, x + t * c, layer->norm1, layer->norm1_bias);
+            plain_linear(m, qkv + t * m->e, n, c, m->e, layer->qkv, layer->qkv_bias);
         }
         plain_attend(m, core, qkv);
         for (size_t t = 0; t < m->t; t++) {
-            plain_linear(m, y, core + t * c, c, c, plain_inner(m, l, "attention.out.weight"),
-                         plain_inner(m, l, "attention.out.bias"));
+            plain_linear(m, y, core + t * c, c, c, layer->out, layer->out_bias);
             for (size_t i = 0; i < c; i++) x[t * c + i] += y[i];
-            plain_norm(m, normed + t * c, x + t * c, plain_inner(m, l, "norm2.weight"),
-                       plain_inner(m, l, "norm2.bias"));
+            plain_norm(m, normed + t * c, x + t * c, layer->norm2, layer->norm2_bias);
         }
-        plain_feed_forward(m, fed, normed, l, &routing[l]);
+        plain_feed_forward(m, fed, normed, layer, &routing[l]);
         for (size_t i = 0; i < m->t * c; i++) x[i] += fed[i];
     }
     for (size_t t = 0; t < m->t; t++) {
-        plain_norm(m, n, x + t * c, plain_outer(m, "final_norm.weight"), plain_outer(m, "final_norm.bias"));
-        plain_logits(m, logits, n, plain_head(m));
+        plain_norm(m, n, x + t * c, m->final_norm, m->final_norm_bias);
+        plain_logits(m, logits, n, m->head);
         loss += plain_cross_entropy(m, logits, tokens[t + 1]);
     }
     return loss;
