@@ -99,12 +99,18 @@ static const keel_yaml_field moe_fields[] = {
     KEEL_YAML_ROW_BOOL(keel_moe_config, callback_moe_droprate),
 };
 
+static const keel_yaml_field offload_fields[] = {
+    KEEL_YAML_ROW_STRING(keel_offload_config, folder),
+    KEEL_YAML_ROW_INT(keel_offload_config, memory_limit, 1, MANY),
+};
+
 static const keel_yaml_field optimizer_fields[] = {
     KEEL_YAML_ROW_ENUM(keel_optimizer_config, type, optimizer_names),
     KEEL_YAML_ROW_SECTION(betas),
     KEEL_YAML_ROW_DOUBLE(keel_optimizer_config, eps, KEEL_YAML_POSITIVE, KEEL_YAML_FINITE),
     KEEL_YAML_ROW_DOUBLE(keel_optimizer_config, weight_decay, 0, KEEL_YAML_FINITE),
     KEEL_YAML_ROW_SECTION(groups),
+    KEEL_YAML_ROW_SECTION(offload),
 };
 
 static const keel_yaml_field group_fields[] = {
@@ -302,10 +308,19 @@ static keel_status read_groups(const keel_yaml_node *groups, keel_optimizer_conf
     return KEEL_OK;
 }
 
+static keel_status read_offload(const keel_yaml_node *node, keel_offload_config *offload) {
+    const keel_status status = keel_yaml_read(node, offload_fields, COUNT(offload_fields), offload);
+    if (status || keel_yaml_kind_of(node) == KEEL_YAML_NULL) return status;
+    if (!offload->folder) return keel_yaml_fail_key(node, "folder", "missing: where states beyond memory_limit lie");
+    if (!offload->memory_limit) return keel_yaml_fail_key(node, "memory_limit", "missing: bytes of states in memory");
+    return KEEL_OK;
+}
+
 static keel_status read_optimizer(const keel_yaml_node *node, keel_optimizer_config *optimizer) {
     keel_status status = keel_yaml_read(node, optimizer_fields, COUNT(optimizer_fields), optimizer);
     if (!status) status = read_betas(keel_yaml_get(node, "betas"), optimizer);
     if (!status) status = read_groups(keel_yaml_get(node, "groups"), optimizer);
+    if (!status) status = read_offload(keel_yaml_get(node, "offload"), &optimizer->offload);
     return status;
 }
 
@@ -455,6 +470,7 @@ void keel_train_config_free(keel_train_config *config) {
     keel_recompute_config_free(&config->recompute);
     for (size_t i = 0; i < config->optimizer.group_count; i++) free(config->optimizer.groups[i].params);
     free(config->optimizer.groups);
+    free(config->optimizer.offload.folder);
     keel_yaml_free_strings(config->dataset.text);
     free(config->dataset.shards);
     keel_fault_configs_free(config->faults, config->fault_count);

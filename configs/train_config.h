@@ -99,6 +99,11 @@ typedef struct keel_param_group_config { // optimizer.groups[]: the first whose 
     const keel_yaml_node *node;          // the entry, for error messages ("params" is its child)
 } keel_param_group_config;
 
+typedef struct keel_offload_config { // optimizer.offload: Adam's states beyond a limit lie in a mapped file
+    char *folder;                    // on a disk with room for them; NULL: they are all in memory
+    int64_t memory_limit;            // bytes of states in each rank's memory
+} keel_offload_config;
+
 typedef struct keel_optimizer_config { // optimizer
     int type;                          // AdamW
     double beta1, beta2;               // betas: [b1, b2]
@@ -106,6 +111,7 @@ typedef struct keel_optimizer_config { // optimizer
     double weight_decay; // on matrices; vectors (biases, norms) only through groups
     keel_param_group_config *groups;
     size_t group_count;
+    keel_offload_config offload;
 } keel_optimizer_config;
 
 typedef enum keel_lr_type { KEEL_LR_CONSTANT, KEEL_LR_LINEAR, KEEL_LR_COSINE } keel_lr_type;

@@ -134,7 +134,8 @@ keel_status keel_reshard_open(const keel_reshard_plan *plan, keel_reshard **resh
     made->params = keel_model_params(plan->model, &made->param_count);
     keel_status status = describe_whole(made);
     if (!status) {
-        const size_t most = plan->window ? plan->window : WINDOW;
+        size_t most = plan->window ? plan->window : WINDOW;
+        if (most > keel_optimizer_portion(plan->optimizer)) most = keel_optimizer_portion(plan->optimizer);
         made->window = made->numel < most ? made->numel : most;
         made->data = calloc(made->window, sizeof *made->data);
         made->first = calloc(made->param_count, sizeof *made->first);
@@ -268,6 +269,7 @@ static void move_window(const keel_reshard *r, const window *w, size_t buffer) {
         if (w->give && !keel_reshard_alone(r) && !counts) continue;
         for (size_t k = 0; k < p->piece_count; k++) move_piece(r, w, buffer > 0, p, &p->pieces[k]);
     }
+    if (buffer) keel_optimizer_rest(r->plan.optimizer);
 }
 
 static window window_at(keel_reshard *r, size_t buffer, size_t begin, bool give) {
@@ -315,6 +317,19 @@ static bool nonfinite(const float *data, size_t n) {
     return keel_stats_nonfinite(&stats);
 }
 
+// A span of BUFFER.
+static bool span_nonfinite(keel_reshard *r, size_t buffer, const keel_zero_span *span, const float *data) {
+    const size_t portion = keel_optimizer_portion(r->plan.optimizer);
+    const float *first = data + (buffer ? span->at : span->offset);
+    bool found = false;
+    for (size_t at = 0, n; !found && at < span->count; at += n) {
+        n = span->count - at < portion ? span->count - at : portion;
+        found = nonfinite(first + at, n);
+        if (buffer) keel_optimizer_rest(r->plan.optimizer);
+    }
+    return found;
+}
+
 double keel_reshard_nonfinite(keel_reshard *reshard) {
     const keel_zero *zero = reshard->plan.zero;
     const char *name;
@@ -322,7 +337,7 @@ double keel_reshard_nonfinite(keel_reshard *reshard) {
     for (size_t buffer = 0; (data = buffer_at(reshard, buffer, &name)); buffer++)
         for (size_t s = 0; s < zero->span_count; s++) {
             const keel_zero_span *span = &zero->spans[s];
-            if (nonfinite(data + (buffer ? span->at : span->offset), span->count))
+            if (span_nonfinite(reshard, buffer, span, data))
                 return (double)(buffer * reshard->numel + reshard->params[span->param].place);
         }
     return INFINITY;

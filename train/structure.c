@@ -47,6 +47,11 @@ static void print_part(const keel_trainer *trainer, FILE *out) {
     print_bytes(keel_buckets_bytes(trainer->buckets), grad, sizeof grad);
     print_bytes(keel_optimizer_bytes(trainer->optimizer), states, sizeof states);
     fprintf(out, "memory of a rank: model and activations %s, gradients %s, optimizer %s\n", model, grad, states);
+    if (keel_optimizer_disk(trainer->optimizer)) {
+        print_bytes(keel_optimizer_disk(trainer->optimizer), states, sizeof states);
+        fprintf(out, "optimizer.offload: %s more of its states in a file in %s\n", states,
+                trainer->config->optimizer.offload.folder);
+    }
     if (trainer->zero.shared)
         fprintf(out, "optimizer parallel: rank %d owns the states of %zu of %zu parameters\n", trainer->mesh.world.rank,
                 trainer->zero.own_numel, keel_model_numel(trainer->model));

@@ -20,7 +20,7 @@ typedef struct outcome {
     double control[KEEL_CONTROL_COUNT];
     double loss_max; // of this rank
     double loss;     // of all
-    double grad_norm, lr, clip_factor, waited, queued, loss_scale;
+    double grad_norm, lr, clip_factor, waited, queued, offload, loss_scale;
     bool skipped, overflow; // overflow: skipped, and a lower loss scale may mend it
 } outcome;
 
@@ -124,6 +124,7 @@ static void end_step(keel_trainer *trainer, keel_step *end, outcome *out, double
         trainer->memory_peak = keel_memory_peak();
     set_scalar(trainer, KEEL_SCALAR_RSS_PEAK, trainer->memory_peak);
     const bool scaled = trainer->config->wrapper.scale_sense.type != KEEL_LOSS_SCALE_NONE;
+    if (trainer->config->optimizer.offload.folder) set_scalar(trainer, KEEL_SCALAR_OFFLOAD_WAIT, out->offload);
     if (scaled) set_scalar(trainer, KEEL_SCALAR_LOSS_SCALE, out->loss_scale);
     keel_routing_report_tell(&trainer->routing, trainer->probe, loss, &trainer->report);
     keel_step_end(trainer->probe, end);
@@ -172,7 +173,9 @@ static keel_status run_step(keel_trainer *trainer, outcome *out) {
                     isfinite(out->control[KEEL_CONTROL_LOSS_SUM]);
     if (out->skipped) end.flags |= KEEL_STEP_SKIPPED;
     if (out->overflow) end.flags |= KEEL_STEP_OVERFLOW;
+    out->offload = -keel_optimizer_waited(trainer->optimizer);
     status = update_weights(trainer, step, out);
+    out->offload += keel_optimizer_waited(trainer->optimizer);
     if (status) return status;
     end_step(trainer, &end, out, began);
     return KEEL_OK;
@@ -217,6 +220,19 @@ static keel_status tell_memory(const keel_trainer *trainer) {
     return KEEL_OK;
 }
 
+// What the states of rank 0 have cost that lie in a file.
+static void note_offload(const keel_trainer *trainer) {
+    const double steps = (double)(trainer->progress.step - trainer->resumed_step);
+    const size_t bytes = keel_optimizer_disk(trainer->optimizer);
+    if (!bytes || !(steps > 0)) return;
+    keel_trainer_note(
+        trainer,
+        "optimizer.offload: an update reads and writes %.1f MiB of states, and waited %.3f s of a step of "
+        "%.3f s for them",
+        (double)bytes / (1 << 20), keel_optimizer_waited(trainer->optimizer) / steps,
+        (keel_seconds() - trainer->began) / steps);
+}
+
 // BY_MONITOR: with a critical incident open, which leaves no checkpoint to write, and which the caller tells of.
 static keel_status finish_run(keel_trainer *trainer, bool by_monitor, bool critical_open) {
     const uint64_t steps = (uint64_t)trainer->config->runner.steps;
@@ -225,6 +241,7 @@ static keel_status finish_run(keel_trainer *trainer, bool by_monitor, bool criti
     if (trainer->config->checkpoint.save_interval > 0 && trainer->saved_step != trainer->progress.step && !by_monitor)
         keel_trainer_save(trainer, critical_open);
     const keel_comm *world = &trainer->mesh.world;
+    note_offload(trainer);
     if (!complete && !by_monitor) keel_trainer_note(trainer, "stopped after step %" PRIu64, trainer->progress.step);
     if (complete && idle)
         keel_trainer_note(trainer,
@@ -252,6 +269,7 @@ keel_status keel_trainer_run(keel_trainer *trainer) {
     if (status) return status;
     outcome out = {0};
     bool stopping = false;
+    trainer->began = keel_seconds();
     while (!stopping && trainer->progress.update < (uint64_t)runner->steps) {
         status = run_step(trainer, &out);
         if (status) return status;

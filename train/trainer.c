@@ -138,12 +138,15 @@ static keel_status add_scalars(keel_trainer *trainer) {
         [KEEL_SCALAR_CPU_WAIT] = {"cpu_wait_seconds", KEEL_SCALAR_MAX},
         [KEEL_SCALAR_REDUCE_WAIT_LEAST] = {"reduce_wait_least_seconds", KEEL_SCALAR_MIN},
         [KEEL_SCALAR_RSS_PEAK] = {"rss_peak_bytes", KEEL_SCALAR_MAX},
+        [KEEL_SCALAR_OFFLOAD_WAIT] = {"offload_wait_seconds", KEEL_SCALAR_MAX},
         [KEEL_SCALAR_LOSS_SCALE] = {"loss_scale", KEEL_SCALAR_FIRST}};
-    const bool scaled = trainer->config->wrapper.scale_sense.type != KEEL_LOSS_SCALE_NONE;
-    const size_t count = scaled ? KEEL_SCALAR_TRAINER_COUNT : KEEL_SCALAR_LOSS_SCALE;
+    const keel_train_config *config = trainer->config;
     keel_status status = KEEL_OK;
-    for (size_t i = 0; !status && i < count; i++)
+    for (keel_trainer_scalar i = 0; !status && i < KEEL_SCALAR_TRAINER_COUNT; i++) {
+        if (i == KEEL_SCALAR_LOSS_SCALE && config->wrapper.scale_sense.type == KEEL_LOSS_SCALE_NONE) continue;
+        if (i == KEEL_SCALAR_OFFLOAD_WAIT && !config->optimizer.offload.folder) continue;
         status = keel_scalar_add(trainer->probe, scalars[i].name, scalars[i].merge, &trainer->scalars[i]);
+    }
     return status;
 }
 

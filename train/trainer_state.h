@@ -38,7 +38,8 @@ typedef enum keel_trainer_scalar {
     KEEL_SCALAR_CPU_WAIT,          // for which a rank had no processor on its way to that wait
     KEEL_SCALAR_REDUCE_WAIT_LEAST, // the same, merged by min: who waits least is waited for
     KEEL_SCALAR_RSS_PEAK,          // memory_peak.h
-    KEEL_SCALAR_LOSS_SCALE,        // the last: it is there only where one is configured
+    KEEL_SCALAR_OFFLOAD_WAIT,      // for which the update waited for states in a file; only where that is configured
+    KEEL_SCALAR_LOSS_SCALE,        // likewise
     KEEL_SCALAR_TRAINER_COUNT
 } keel_trainer_scalar;
 
@@ -71,6 +72,7 @@ struct keel_trainer {
     bool new_run;         // not resumed
     uint64_t replay_step; // opened to take this step again; 0: to train
     uint64_t resumed_step;
+    double began;        // seconds, the first step of the run
     uint64_t saved_step; // of the last checkpoint that was written or tried
     uint32_t scalars[KEEL_SCALAR_TRAINER_COUNT];
     int cpu_wait;       // see cpu_wait.h

@@ -230,23 +230,33 @@ static void clip_groups(keel_optimizer *o, const keel_update *update) {
     }
 }
 
+static keel_status run_pass(keel_optimizer *o, const float *grad, const keel_update *update,
+                            const keel_optim_pass *pass) {
+    const keel_status status = o->offload ? keel_offload_take(o->offload, pass->window) : KEEL_OK;
+    if (status) return status;
+#pragma omp parallel for schedule(static, 1) num_threads(o->threads)
+    for (int thread = 0; thread < o->threads; thread++) update_share(o, grad, update, pass, thread);
+    keel_watch_settle(o->watches, o->threads, STEP_TAPS);
+    const bool last = pass + 1 == o->passes + o->pass_count || pass[1].window != pass->window;
+    if (o->offload && last) keel_offload_give(o->offload, pass->window);
+    return KEEL_OK;
+}
+
 keel_status keel_optimizer_step(keel_optimizer *optimizer, const float *grad, const keel_update *update) {
     keel_optimizer *o = optimizer;
+    const bool offloaded = o->offload && !update->leave;
     keel_status status = KEEL_OK;
     clip_groups(o, update);
     if (update->leave) {
         memset(o->block_sums, 0, o->block_count * sizeof *o->block_sums);
         keel_optimizer_skip(o);
     }
+    if (offloaded) keel_offload_begin(o->offload);
     for (size_t p = 0; !status && p < o->pass_count; p++) {
-        const keel_optim_pass *pass = &o->passes[p];
-        if (!update->leave) {
-#pragma omp parallel for schedule(static, 1) num_threads(o->threads)
-            for (int thread = 0; thread < o->threads; thread++) update_share(o, grad, update, pass, thread);
-            keel_watch_settle(o->watches, o->threads, STEP_TAPS);
-        }
-        if (o->zero->shared) status = start_gather(o, pass->bucket);
+        if (!update->leave) status = run_pass(o, grad, update, &o->passes[p]);
+        if (!status && o->passes[p].completes) status = start_gather(o, o->passes[p].bucket);
     }
+    if (offloaded) keel_offload_end(o->offload);
     if (!status && (o->rms || !update->leave)) status = observe_rms(o);
     if (!status) status = wait_gathers(o);
     disarm(o);
@@ -261,13 +271,18 @@ static void observe_zeros(const keel_optimizer *o, const keel_tap *tap, size_t n
 
 void keel_optimizer_skip(keel_optimizer *optimizer) {
     keel_optimizer *o = optimizer;
+    const size_t portion = keel_optimizer_portion(o);
     memset(o->updates[0], 0, BLOCK * sizeof(float));
     for (size_t i = 0; i < o->zero->span_count; i++) {
         const keel_zero_span *span = &o->zero->spans[i];
         const size_t within = span->offset - o->params[span->param].offset;
         keel_tap *const *taps = o->taps[span->param].step;
-        keel_tap_part(taps[EXP_AVG], o->states[0].data + span->at, within, span->count);
-        keel_tap_part(taps[EXP_AVG_SQ], o->states[1].data + span->at, within, span->count);
+        for (size_t at = 0, n; at < span->count; at += n) {
+            n = span->count - at < portion ? span->count - at : portion;
+            keel_tap_part(taps[EXP_AVG], o->states[0].data + span->at + at, within + at, n);
+            keel_tap_part(taps[EXP_AVG_SQ], o->states[1].data + span->at + at, within + at, n);
+            keel_optimizer_rest(o);
+        }
         observe_zeros(o, taps[UPDATE], span->count);
         keel_tap_part(taps[WEIGHT], o->weights + span->offset, within, span->count);
     }

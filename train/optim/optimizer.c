@@ -130,27 +130,45 @@ static void share_out(const keel_optimizer *o, size_t begin, size_t end, keel_op
     pass->first_block[o->threads] = end;
 }
 
+static size_t window_of(const keel_optimizer *o, size_t block) {
+    if (o->block_count && block >= o->block_count) block = o->block_count - 1;
+    return o->offload ? keel_offload_window_of(o->offload, o->blocks[block].at) : 0;
+}
+
+static void add_pass(keel_optimizer *o, size_t begin, size_t end, size_t bucket, bool completes) {
+    keel_optim_pass *pass = &o->passes[o->pass_count++];
+    *pass = (keel_optim_pass){.first_block = o->shares + o->pass_count * ((size_t)o->threads + 1),
+                              .bucket = bucket,
+                              .completes = completes,
+                              .window = window_of(o, begin)};
+    share_out(o, begin, end, pass);
+}
+
 // The update goes bucket by bucket where weights are to be gathered, so that one bucket's are on their way while the
-// next is updated.
+// next is updated, and window by window where states are offloaded.
 static void plan_passes(keel_optimizer *o) {
-    const size_t width = (size_t)o->threads + 1;
+    const keel_zero *zero = o->zero;
     o->all.first_block = o->shares;
     share_out(o, 0, o->block_count, &o->all);
-    for (size_t p = 0, begin = 0; p < o->pass_count; p++) {
-        const keel_zero_bucket *bucket = &o->zero->buckets[p];
-        size_t end = begin;
-        for (size_t s = 0; o->zero->shared && s < bucket->span_count; s++)
-            end += blocks_of(&o->zero->spans[bucket->first_span + s]);
-        if (!o->zero->shared) end = o->block_count;
-        o->passes[p] = (keel_optim_pass){.first_block = o->shares + (p + 1) * width, .bucket = p};
-        share_out(o, begin, end, &o->passes[p]);
+    for (size_t b = 0, begin = 0; b < (zero->shared ? zero->count : 1); b++) {
+        size_t end = zero->shared ? begin : o->block_count;
+        for (size_t s = 0; zero->shared && s < zero->buckets[b].span_count; s++)
+            end += blocks_of(&zero->spans[zero->buckets[b].first_span + s]);
+        for (size_t k = begin + 1; k < end; k++) {
+            if (window_of(o, k) == window_of(o, begin)) continue;
+            add_pass(o, begin, k, b, false);
+            begin = k;
+        }
+        add_pass(o, begin, end, b, zero->shared);
         begin = end;
     }
 }
 
 static void plan_memory(keel_optimizer *o) {
-    o->states[0] = (keel_optimizer_state){"exp_avg", keel_arena_take(&o->arena, o->zero->own_numel)};
-    o->states[1] = (keel_optimizer_state){"exp_avg_sq", keel_arena_take(&o->arena, o->zero->own_numel)};
+    static const char *const names[] = {"exp_avg", "exp_avg_sq"};
+    for (size_t s = 0; s < KEEL_OFFLOAD_STATES; s++)
+        o->states[s] = (keel_optimizer_state){names[s], o->offload ? keel_offload_state(o->offload, s)
+                                                                   : keel_arena_take(&o->arena, o->zero->own_numel)};
     for (int t = 0; t < o->threads; t++) {
         o->updates[t] = keel_arena_take(&o->arena, BLOCK);
         o->directions[t] = keel_arena_take(&o->arena, BLOCK);
@@ -161,14 +179,14 @@ static void plan_memory(keel_optimizer *o) {
 
 static keel_status allocate(keel_optimizer *o) {
     const size_t threads = (size_t)o->threads, groups = o->config.group_count + 1;
-    o->pass_count = o->zero->shared ? o->zero->count : 1;
+    const size_t passes = (o->zero->shared ? o->zero->count : 1) + (o->offload ? keel_offload_windows(o->offload) : 0);
     for (size_t i = 0; i < o->zero->span_count; i++) o->block_count += blocks_of(&o->zero->spans[i]);
     o->counts = calloc(o->param_count, sizeof *o->counts);
     o->taps = calloc(o->param_count, sizeof *o->taps);
     o->blocks = calloc(o->block_count + 1, sizeof *o->blocks);
     o->block_sums = calloc(o->block_count + 1, sizeof *o->block_sums);
-    o->shares = calloc((o->pass_count + 1) * (threads + 1), sizeof *o->shares);
-    o->passes = calloc(o->pass_count, sizeof *o->passes);
+    o->shares = calloc((passes + 1) * (threads + 1), sizeof *o->shares);
+    o->passes = calloc(passes, sizeof *o->passes);
     o->updates = calloc(threads, sizeof(float *));
     o->directions = calloc(threads, sizeof(float *));
     o->watches = aligned_alloc(_Alignof(keel_watch), threads * sizeof *o->watches);
@@ -196,7 +214,9 @@ keel_status keel_optimizer_open(const keel_optimizer_plan *given, keel_optimizer
     o->weights = keel_model_weights(given->model);
     o->zero = given->zero;
     o->threads = keel_taps_threads(given->taps);
-    keel_status status = allocate(o);
+    keel_status status = KEEL_OK;
+    if (o->config.offload.folder) status = keel_offload_open(&o->config.offload, o->zero->own_numel, &o->offload);
+    if (status == KEEL_OK) status = allocate(o);
     if (status == KEEL_OK) status = keel_groups_open(given->config, o->params, o->param_count, &o->groups);
     if (status == KEEL_OK) status = add_taps(o, given->model, given->taps);
     if (status == KEEL_OK) status = add_collectives(o, given->collectives);
@@ -221,6 +241,7 @@ keel_status keel_optimizer_open(const keel_optimizer_plan *given, keel_optimizer
 void keel_optimizer_close(keel_optimizer *optimizer) {
     if (!optimizer) return;
     keel_groups_close(&optimizer->groups);
+    keel_offload_close(optimizer->offload);
     keel_arena_free(&optimizer->arena);
     free(optimizer->counts);
     free(optimizer->taps);
@@ -245,7 +266,23 @@ const keel_optimizer_state *keel_optimizer_states(keel_optimizer *optimizer, siz
 }
 
 size_t keel_optimizer_bytes(const keel_optimizer *optimizer) {
-    return optimizer->arena.size;
+    return optimizer->arena.size + (optimizer->offload ? keel_offload_memory(optimizer->offload) : 0);
+}
+
+size_t keel_optimizer_disk(const keel_optimizer *optimizer) {
+    return optimizer->offload ? keel_offload_disk(optimizer->offload) : 0;
+}
+
+double keel_optimizer_waited(const keel_optimizer *optimizer) {
+    return optimizer->offload ? keel_offload_waited(optimizer->offload) : 0;
+}
+
+size_t keel_optimizer_portion(const keel_optimizer *optimizer) {
+    return optimizer->config.offload.folder ? keel_offload_portion(&optimizer->config.offload) : SIZE_MAX;
+}
+
+void keel_optimizer_rest(keel_optimizer *optimizer) {
+    if (optimizer->offload) keel_offload_rest(optimizer->offload);
 }
 
 keel_tap *keel_optimizer_grad_tap(keel_optimizer *optimizer, size_t param) {

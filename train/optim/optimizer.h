@@ -59,7 +59,13 @@ typedef struct keel_optimizer_state {
     float *data;
 } keel_optimizer_state;
 const keel_optimizer_state *keel_optimizer_states(keel_optimizer *optimizer, size_t *count);
-size_t keel_optimizer_bytes(const keel_optimizer *optimizer);
+// Whoever reads or writes states outside an update takes so many elements of each at most, then lets them rest, so that
+// what lies in a file leaves memory again. The same number on all ranks.
+size_t keel_optimizer_portion(const keel_optimizer *optimizer);
+void keel_optimizer_rest(keel_optimizer *optimizer);
+size_t keel_optimizer_bytes(const keel_optimizer *optimizer);  // in memory, at most
+size_t keel_optimizer_disk(const keel_optimizer *optimizer);   // in a file, read and written at each update; 0: none
+double keel_optimizer_waited(const keel_optimizer *optimizer); // seconds that all updates have waited for that
 
 // Learning rate of update T (from 1): warm-up lr t / warmup for t <= warmup, then constant, linear or cosine to lr_end
 // at total_steps, and lr_end after it.

@@ -3,6 +3,7 @@
 #define KEEL_TRAIN_OPTIM_OPTIMIZER_STATE_H
 
 #include "train/optim/groups.h"
+#include "train/optim/offload.h"
 #include "train/optim/optimizer.h"
 #include "train/optim/watch.h"
 #include "train/tensor/arena.h"
@@ -31,7 +32,9 @@ typedef struct keel_optim_block {
 // Blocks that all threads work on before any goes on to the next pass. Shares are of equal numbers of elements.
 typedef struct keel_optim_pass {
     size_t *first_block; // [threads + 1] shares of the threads
-    size_t bucket;       // whose weights are complete after it
+    size_t bucket;       // that its blocks are in
+    bool completes;      // after it the bucket's weights can be gathered
+    size_t window;       // that its states begin in, if they are offloaded
 } keel_optim_pass;
 
 struct keel_optimizer {
@@ -56,6 +59,7 @@ struct keel_optimizer {
     keel_watch *watches;           // [threads]
     float **updates, **directions; // [threads] a block each
     keel_arena arena;
+    keel_offload *offload; // of the states; NULL: they are in the arena
     keel_optimizer_state states[2];
     keel_collective **gathers; // [bucket] of weights; NULL where they are complete as they are
     keel_collective *norm;     // over ranks: squares of all, of each group, and how many ranks are asked for RMS_t

@@ -1,0 +1,181 @@
+// Optimizer states that lie in a file: the same bits, and no more of them in memory than the limit says.
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#include "tests/mpi/trainer_rig.h"
+#include "train/optim/offload.h"
+
+enum { PAGE = 4096 };
+
+static keel_sequences language;
+
+// ---- what of the states is in memory, looked at all the time ----
+
+typedef struct sampler {
+    const float *states[2];
+    size_t bytes; // of one
+    atomic_bool stop;
+    size_t most, samples;
+    pthread_t thread;
+} sampler;
+
+// Pages in memory, of this process or of the system's cache of the file.
+static size_t resident(const void *data, size_t bytes) {
+    static unsigned char pages[1 << 16];
+    const size_t count = (bytes + PAGE - 1) / PAGE;
+    CHECK(count <= sizeof pages && (uintptr_t)data % PAGE == 0);
+    CHECK(mincore((void *)(uintptr_t)data, bytes, pages) == 0);
+    size_t found = 0;
+    for (size_t i = 0; i < count; i++) found += pages[i] & 1;
+    return found * PAGE;
+}
+
+static void *sample(void *context) {
+    sampler *s = context;
+    while (!atomic_load(&s->stop)) {
+        const size_t now = resident(s->states[0], s->bytes) + resident(s->states[1], s->bytes);
+        if (now > s->most) s->most = now;
+        s->samples++;
+        usleep(200);
+    }
+    return NULL;
+}
+
+static void begin_sampling(const rig *r, sampler *s) {
+    size_t count;
+    const keel_optimizer_state *states = keel_optimizer_states(r->trainer->optimizer, &count);
+    *s = (sampler){.states = {states[0].data, states[1].data}, .bytes = r->trainer->zero.own_numel * sizeof(float)};
+    CHECK(pthread_create(&s->thread, NULL, sample, s) == 0);
+}
+
+static void end_sampling(sampler *s) {
+    atomic_store(&s->stop, true);
+    CHECK(pthread_join(s->thread, NULL) == 0);
+}
+
+// ---- the tests ----
+
+// Of so many parameters that their states are several times the least limit.
+static keel_train_config big_config(char *folder, bool shared) {
+    keel_train_config config = rig_config(folder, 1);
+    config.model.hidden_size = 96;
+    config.model.intermediate_size = 200;
+    config.lr.learning_rate = 3e-3;
+    config.runner.steps = 12;
+    config.checkpoint.save_interval = 6;
+    config.parallel.enable_parallel_optimizer = shared;
+    config.parallel.bucket_bytes = 100000;
+    return config;
+}
+
+static void test_same_bits(bool shared) {
+    static rig_record plain, record;
+    static char name[] = "layers.1.mlp.down.weight", quantity[] = "grad_unreduced";
+    keel_fault_config fault = {
+        .kind = KEEL_FAULT_NAN, .site = name, .quantity = quantity, .step = 4, .steps = 1, .rank = -1};
+    char *folder = rig_folder(), path[512], where[512];
+    memset(&plain, 0, sizeof plain);
+    memset(&record, 0, sizeof record);
+    snprintf(where, sizeof where, "%s", folder);
+    snprintf(path, sizeof path, "%s/plain", folder);
+    keel_train_config config = big_config(path, shared);
+    config.faults = &fault; // a step that is skipped looks at all states, too
+    config.fault_count = 1;
+    rig r;
+    CHECK(rig_open(&config, &language, false, &plain, &r) == KEEL_OK);
+    const size_t bytes = 2 * r.trainer->zero.own_numel * sizeof(float);
+    CHECK(keel_trainer_run(r.trainer) == KEEL_OK);
+    float *weights = rig_whole(r.trainer, keel_model_weights(r.trainer->model), false);
+    const size_t numel = keel_model_numel(r.trainer->model);
+    rig_close(&r);
+
+    snprintf(path, sizeof path, "%s/offloaded", folder);
+    config.optimizer.offload = (keel_offload_config){.folder = where, .memory_limit = (int64_t)bytes / 3 - 1};
+    sampler s;
+    CHECK(rig_open(&config, &language, false, &record, &r) == KEEL_OK);
+    CHECK(keel_optimizer_disk(r.trainer->optimizer) > bytes / 2);
+    begin_sampling(&r, &s);
+    CHECK(keel_trainer_run(r.trainer) == KEEL_OK);
+    end_sampling(&s);
+    if (!(s.samples > 12 && s.most <= bytes / 3))
+        fprintf(stderr, "%zu samples, at most %zu of %zu bytes in memory\n", s.samples, s.most, bytes);
+    CHECK(s.samples > 12 && s.most > bytes / 10 && s.most <= bytes / 3);
+    CHECK(keel_optimizer_waited(r.trainer->optimizer) > 0);
+    float *again = rig_whole(r.trainer, keel_model_weights(r.trainer->model), false);
+    CHECK(memcmp(weights, again, numel * sizeof *weights) == 0);
+    rig_close(&r);
+    rig_check_same(&plain, &record, 1, 3);
+    rig_check_same(&plain, &record, 5, 13);
+    if (check_rank == 0) {
+        CHECK(record.count == 13 && record.steps[3].flags & KEEL_STEP_SKIPPED);
+        CHECK(strstr(record.notes, "optimizer.offload: an update reads and writes "));
+    }
+
+    // Its checkpoint goes on as the other one would.
+    memset(&record, 0, sizeof record);
+    config.checkpoint.save_interval = 0;
+    config.runner.steps = 16;
+    CHECK(rig_train(&config, &language, true, &record) == KEEL_OK);
+    memset(&plain, 0, sizeof plain);
+    snprintf(path, sizeof path, "%s/plain", folder);
+    config.optimizer.offload.folder = NULL;
+    CHECK(rig_train(&config, &language, true, &plain) == KEEL_OK);
+    rig_check_same(&plain, &record, 14, 17);
+    if (check_rank == 0) CHECK(plain.count == 4 && record.count == 4);
+    free(weights);
+    free(again);
+    rig_remove_folder(folder);
+}
+
+static void expect_refused(keel_offload_config config, keel_status status, const char *text) {
+    keel_offload *offload;
+    CHECK(keel_offload_open(&config, 1 << 20, &offload) == status);
+    if (!strstr(keel_error(), text)) fprintf(stderr, "not in it: %s\n", text);
+    CHECK(strstr(keel_error(), text) != NULL && offload == NULL);
+}
+
+static void test_refusals(void) {
+    char *folder = rig_folder(), lacking[512], memory[] = "/dev/shm";
+    snprintf(lacking, sizeof lacking, "%s/lacking", folder);
+    expect_refused((keel_offload_config){.folder = folder, .memory_limit = 1000}, KEEL_ERR_CONFIG,
+                   "optimizer.offload.memory_limit: 1000 bytes, at least 65536");
+    expect_refused((keel_offload_config){.folder = lacking, .memory_limit = 1 << 20}, KEEL_ERR_IO,
+                   "lacking: No such file or directory");
+    if (access(memory, W_OK) == 0)
+        expect_refused((keel_offload_config){.folder = memory, .memory_limit = 1 << 20}, KEEL_ERR_CONFIG,
+                       "/dev/shm lies in memory");
+    struct rlimit old, small; // as a disk that is full
+    CHECK(getrlimit(RLIMIT_FSIZE, &old) == 0);
+    small = old;
+    small.rlim_cur = 1 << 20;
+    void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
+    CHECK(setrlimit(RLIMIT_FSIZE, &small) == 0);
+    expect_refused((keel_offload_config){.folder = folder, .memory_limit = 1 << 20}, KEEL_ERR_IO,
+                   "bytes cannot be reserved: ");
+    CHECK(setrlimit(RLIMIT_FSIZE, &old) == 0);
+    signal(SIGXFSZ, handler);
+    // What fits needs no file.
+    keel_offload *offload = NULL;
+    CHECK(keel_offload_open(&(keel_offload_config){.folder = folder, .memory_limit = 8 << 20}, 1 << 20, &offload) ==
+          KEEL_OK);
+    CHECK(offload == NULL);
+    rig_remove_folder(folder);
+}
+
+int main(void) {
+    int provided;
+    check_begin(&provided);
+    language = rig_language();
+    test_refusals();
+    check_say("what is refused");
+    test_same_bits(false);
+    check_say("the same bits");
+    if (check_size > 1) test_same_bits(true);
+    check_say("the same bits with optimizer parallel");
+    MPI_Finalize();
+    return 0;
+}
