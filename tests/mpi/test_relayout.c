@@ -11,13 +11,35 @@ typedef struct layout {
     bool shared; // optimizer parallel
 } layout;
 
-static const layout layouts[] = {
+static const layout dense[] = {
     {.ranks = 1, .tp = 1, .pp = 1, .ep = 1},
     {.ranks = 2, .tp = 1, .pp = 1, .ep = 1},
     {.ranks = 2, .tp = 1, .pp = 1, .ep = 1, .shared = true},
     {.ranks = 4, .tp = 1, .pp = 1, .ep = 1, .shared = true},
 };
-enum { LAYOUTS = sizeof layouts / sizeof *layouts };
+static const layout expert[] = {
+    {.ranks = 1, .tp = 1, .pp = 1, .ep = 1},
+    {.ranks = 2, .tp = 1, .pp = 1, .ep = 2},
+    {.ranks = 4, .tp = 1, .pp = 1, .ep = 2},
+    {.ranks = 4, .tp = 1, .pp = 1, .ep = 2, .shared = true},
+    {.ranks = 4, .tp = 1, .pp = 1, .ep = 4, .shared = true},
+};
+
+typedef struct kind {
+    const char *name;
+    const layout *layouts;
+    size_t count;
+    keel_moe_config moe;
+} kind;
+
+static const kind kinds[] = {
+    {.name = "dense", .layouts = dense, .count = sizeof dense / sizeof *dense},
+    {.name = "experts",
+     .layouts = expert,
+     .count = sizeof expert / sizeof *expert,
+     .moe =
+         {.expert_num = 4, .num_experts_chosen = 2, .aux_loss_factor = 0.05, .norm_topk_prob = true, .use_gmm = true}},
+};
 
 static keel_sequences language;
 static MPI_Comm firsts[MOST_RANKS + 1]; // the first n ranks; MPI_COMM_NULL on the others
@@ -27,8 +49,9 @@ static void make_comms(void) {
         MPI_Comm_split(MPI_COMM_WORLD, check_rank < n ? 0 : MPI_UNDEFINED, check_rank, &firsts[n]);
 }
 
-static keel_train_config config_of(const layout *l, char *folder) {
+static keel_train_config config_of(const kind *k, const layout *l, char *folder) {
     keel_train_config config = rig_config(folder, 1);
+    config.model.moe = k->moe;
     config.runner.batch_size = 4 * l->tp * l->pp / l->ranks;
     config.parallel.model_parallel = l->tp;
     config.parallel.pipeline_stage = l->pp;
@@ -86,7 +109,7 @@ static float *state_of(const keel_train_config *config, const rig *r, size_t *co
 }
 
 // Trains FROM to the first checkpoint, then takes it up in every layout.
-static void test_from(const layout *from, const rig_record *single, const char *folder) {
+static void test_from(const kind *k, const layout *from, const rig_record *single, const char *folder) {
     static rig_record record;
     char path[512];
     snprintf(path, sizeof path, "%s/from", folder);
@@ -94,7 +117,7 @@ static void test_from(const layout *from, const rig_record *single, const char *
     size_t count = 0;
     if (firsts[from->ranks] != MPI_COMM_NULL) {
         rig r;
-        keel_train_config config = config_of(from, path);
+        keel_train_config config = config_of(k, from, path);
         config.runner.steps = FIRST;
         CHECK(rig_open_on(firsts[from->ranks], &config, &language, false, &record, NULL, &r) == KEEL_OK);
         CHECK(keel_trainer_run(r.trainer) == KEEL_OK);
@@ -102,14 +125,14 @@ static void test_from(const layout *from, const rig_record *single, const char *
         rig_close(&r);
     }
     MPI_Barrier(MPI_COMM_WORLD);
-    for (size_t i = 0; i < LAYOUTS; i++) {
-        const layout *to = &layouts[i];
+    for (size_t i = 0; i < k->count; i++) {
+        const layout *to = &k->layouts[i];
         if (to->ranks > check_size) continue;
         memset(&record, 0, sizeof record);
         if (firsts[to->ranks] != MPI_COMM_NULL) {
             rig r;
             size_t again;
-            keel_train_config config = config_of(to, path);
+            keel_train_config config = config_of(k, to, path);
             config.checkpoint.save_interval = 0;
             CHECK(rig_open_on(firsts[to->ranks], &config, &language, true, &record, NULL, &r) == KEEL_OK);
             float *loaded = state_of(&config, &r, &again);
@@ -125,17 +148,17 @@ static void test_from(const layout *from, const rig_record *single, const char *
 }
 
 // The trained model's file, which is whole, is the start of a training in every layout.
-static void test_files(const char *folder) {
+static void test_files(const kind *k, const char *folder) {
     static rig_record record;
     char path[512], start[512];
     double loss = 0;
     snprintf(start, sizeof start, "%s/from/model.safetensors", folder);
     snprintf(path, sizeof path, "%s/file", folder);
-    for (size_t i = 0; i < LAYOUTS; i++) {
-        const layout *l = &layouts[i];
+    for (size_t i = 0; i < k->count; i++) {
+        const layout *l = &k->layouts[i];
         if (l->ranks > check_size) continue;
         memset(&record, 0, sizeof record);
-        keel_train_config config = config_of(l, path);
+        keel_train_config config = config_of(k, l, path);
         config.runner.steps = 1;
         config.checkpoint.save_interval = 0;
         config.model.checkpoint_name_or_path = start;
@@ -151,30 +174,36 @@ static void test_files(const char *folder) {
     }
 }
 
-int main(void) {
-    int provided;
+static void test_kind(const kind *k) {
     static rig_record single;
-    check_begin(&provided);
-    language = rig_language();
-    make_comms();
-    char *folder = rig_folder();
+    char *folder = rig_folder(), path[512];
+    memset(&single, 0, sizeof single);
     if (check_rank == 0) {
-        char path[512];
         snprintf(path, sizeof path, "%s/single", folder);
-        const keel_train_config config = config_of(&layouts[0], path);
+        const keel_train_config config = config_of(k, &k->layouts[0], path);
         rig r;
         CHECK(rig_open_on(firsts[1], &config, &language, false, &single, NULL, &r) == KEEL_OK);
         CHECK(keel_trainer_run(r.trainer) == KEEL_OK);
         rig_close(&r);
     }
-    for (size_t i = 0; i < LAYOUTS; i++)
-        if (layouts[i].ranks <= check_size) {
-            test_from(&layouts[i], &single, folder);
-            check_say(name_of(&layouts[i]));
-        }
-    test_files(folder);
+    for (size_t i = 0; i < k->count; i++) {
+        char text[160];
+        if (k->layouts[i].ranks > check_size) continue;
+        test_from(k, &k->layouts[i], &single, folder);
+        snprintf(text, sizeof text, "%s: from %s", k->name, name_of(&k->layouts[i]));
+        check_say(text);
+    }
+    test_files(k, folder);
     check_say("files of whole models");
     rig_remove_folder(folder);
+}
+
+int main(void) {
+    int provided;
+    check_begin(&provided);
+    language = rig_language();
+    make_comms();
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) test_kind(&kinds[i]);
     for (int n = 1; n <= MOST_RANKS; n++)
         if (firsts[n] != MPI_COMM_NULL) MPI_Comm_free(&firsts[n]);
     MPI_Finalize();

@@ -15,9 +15,10 @@
 #include "train/clock.h"
 
 // Of a state's share of the limit: WINDOWS parts, of which IN_FLIGHT are for windows in use (the one that is written
-// back, the present one, the next one, and the page of the next that the present one's last block reaches into); the
-// rest holds what never leaves memory, since a file that is read from end to end gains nothing from a cache.
-enum { WINDOWS = 8, IN_FLIGHT = 4, HELD = IN_FLIGHT - 1, MOST_WINDOW = 4 << 20 };
+// back, the present one, the next one, the page of the next that the present one's last block reaches into, and one to
+// spare for what the system holds a moment longer); the rest holds what never leaves memory, since a file that is read
+// from end to end gains nothing from a cache.
+enum { WINDOWS = 10, HELD = 3, IN_FLIGHT = HELD + 2, MOST_WINDOW = 4 << 20 };
 
 struct keel_offload {
     char *folder;
@@ -53,7 +54,7 @@ static size_t page_bytes(void) {
 }
 
 size_t keel_offload_portion(const keel_offload_config *config) {
-    return IN_FLIGHT * window_bytes(config, page_bytes()) / sizeof(float) - page_bytes() / sizeof(float);
+    return HELD * window_bytes(config, page_bytes()) / sizeof(float);
 }
 
 // ---- windows ----

@@ -118,6 +118,7 @@ static void test_every_section(void **state) {
                    "  betas: [0.8, 0.999]\n"
                    "  eps: 1.0e-6\n"
                    "  weight_decay: 0\n"
+                   "  offload: {folder: /tmp/states, memory_limit: 1048576}\n"
                    "  groups:\n"
                    "    - {params: '^embedding', lr_scale: 0.5, weight_decay: 0.2, max_grad_norm: 0.1}\n"
                    "    - {params: norm}\n"
@@ -142,7 +143,9 @@ static void test_every_section(void **state) {
     assert_true(g[0].lr_scale == 0.5 && g[0].weight_decay == 0.2 && g[0].max_grad_norm == 0.1);
     assert_true(g[1].lr_scale == 1 && isnan(g[1].weight_decay) && isnan(g[1].max_grad_norm));
     assert_int_equal(keel_yaml_fail(keel_yaml_get(g[1].node, "params"), "odd"), KEEL_ERR_CONFIG);
-    assert_string_equal(keel_error(), "t.yaml:13:16: optimizer.groups.1.params: odd");
+    assert_string_equal(keel_error(), "t.yaml:14:16: optimizer.groups.1.params: odd");
+    assert_string_equal(c->optimizer.offload.folder, "/tmp/states");
+    assert_int_equal(c->optimizer.offload.memory_limit, 1 << 20);
     assert_int_equal(c->parallel.data_parallel, 2);
     assert_int_equal(c->parallel.bucket_bytes, 1024);
     assert_int_equal(c->checkpoint.save_interval, 50);
@@ -313,6 +316,10 @@ static void test_refused(void **state) {
         {"optimizer: {groups: [a]}\n", "t.yaml:5:22: optimizer.groups.0: expected a mapping, found 'a'"},
         {"optimizer: {groups: [~]}\n",
          "t.yaml:5:22: optimizer.groups.0.params: missing: a pattern for the parameters' names"},
+        {"optimizer: {offload: {folder: /tmp}}\n",
+         "t.yaml:5:22: optimizer.offload.memory_limit: missing: bytes of states in memory"},
+        {"optimizer: {offload: {memory_limit: 1000}}\n",
+         "t.yaml:5:22: optimizer.offload.folder: missing: where states beyond memory_limit lie"},
         {"parallel_config: {model_parallel: 0}\n",
          "t.yaml:5:35: parallel_config.model_parallel: must be at least 1, found 0"},
         {"parallel_config: {data_parallel: -1}\n",
