@@ -37,16 +37,16 @@ void keel_exchange_plan_scratch(const keel_context *context, keel_arena *arena, 
 }
 
 keel_status keel_exchange_open(const keel_context *context, keel_collectives *collectives, size_t index,
-                               keel_exchange *exchange) {
+                               keel_exchange_ways *ways) {
     const keel_comm *comm = &context->mesh->expert_parallel;
     const struct {
         const char *name;
         keel_collective **made;
         bool gradient;
-    } ways[] = {{"there", &exchange->there, false},
-                {"back", &exchange->back, false},
-                {"there_grad", &exchange->there_grad, true},
-                {"back_grad", &exchange->back_grad, true}};
+    } list[] = {{"there", &ways->there, false},
+                {"back", &ways->back, false},
+                {"there_grad", &ways->there_grad, true},
+                {"back_grad", &ways->back_grad, true}};
     char name[64];
     if (comm->size == 1) return KEEL_OK;
     keel_collective_plan plan = {.name = name,
@@ -57,24 +57,16 @@ keel_status keel_exchange_open(const keel_context *context, keel_collectives *co
                                  .row = context->local_experts,
                                  .comm = comm};
     snprintf(name, sizeof name, "all_to_all.layers.%zu.mlp.counts", index);
-    keel_status status = keel_collectives_add(collectives, &plan, &exchange->counts);
+    keel_status status = keel_collectives_add(collectives, &plan, &ways->counts);
     plan.dtype = KEEL_F32;
     plan.count = keel_exchange_most_rows(context) * context->hidden;
     plan.row = context->hidden;
-    for (size_t i = 0; i < sizeof ways / sizeof *ways && !status; i++) {
-        snprintf(name, sizeof name, "all_to_all.layers.%zu.mlp.%s", index, ways[i].name);
-        plan.gradient = ways[i].gradient;
-        status = keel_collectives_add(collectives, &plan, ways[i].made);
+    for (size_t i = 0; i < sizeof list / sizeof *list && !status; i++) {
+        snprintf(name, sizeof name, "all_to_all.layers.%zu.mlp.%s", index, list[i].name);
+        plan.gradient = list[i].gradient;
+        status = keel_collectives_add(collectives, &plan, list[i].made);
     }
     return status;
-}
-
-void keel_exchange_share(const keel_exchange *exchange, keel_exchange *other) {
-    other->counts = exchange->counts;
-    other->there = exchange->there;
-    other->back = exchange->back;
-    other->there_grad = exchange->there_grad;
-    other->back_grad = exchange->back_grad;
 }
 
 keel_status keel_exchange_begin(const keel_context *context, const keel_exchange *exchange,
@@ -83,7 +75,7 @@ keel_status keel_exchange_begin(const keel_context *context, const keel_exchange
     double *mine = scratch->counts, *theirs = mine + experts;
     for (size_t e = 0; e < experts; e++) mine[e] = counts[e];
     for (size_t r = 0; r < ranks; r++) exchange->sent[r] = exchange->got[r] = 1;
-    const keel_status status = keel_all_to_all(exchange->counts, mine, exchange->sent, theirs, exchange->got);
+    const keel_status status = keel_all_to_all(exchange->ways->counts, mine, exchange->sent, theirs, exchange->got);
     if (status) return status;
     memset(exchange->sent, 0, ranks * sizeof *exchange->sent);
     memset(exchange->got, 0, ranks * sizeof *exchange->got);

@@ -6,10 +6,14 @@
 
 #include "train/model/context.h"
 
-typedef struct keel_exchange { // of a layer; zeros with one rank
-    keel_collective *counts;   // of the rows to come
+typedef struct keel_exchange_ways { // of a layer; zeros with one rank
+    keel_collective *counts;        // of the rows to come
     // Of tokens to experts, of what these give back, and of the gradients on the same ways.
     keel_collective *there, *back, *there_grad, *back_grad;
+} keel_exchange_ways;
+
+typedef struct keel_exchange { // of a layer's micro-batch; zeros with one rank
+    const keel_exchange_ways *ways;
     uint32_t *sent;        // [ranks] rows for each rank
     uint32_t *got;         // [ranks] rows from each rank
     uint32_t *from;        // [ranks, L] of these, for each of this rank's experts
@@ -24,12 +28,9 @@ typedef struct keel_exchange_scratch { // of all layers; NULL with one rank
 size_t keel_exchange_most_rows(const keel_context *context); // that this rank's experts may have
 void keel_exchange_plan(const keel_context *context, keel_arena *arena, keel_exchange *exchange);
 void keel_exchange_plan_scratch(const keel_context *context, keel_arena *arena, keel_exchange_scratch *scratch);
-// Declares the collectives of layer INDEX; none with one rank.
+// Declares the ways of layer INDEX; none with one rank.
 keel_status keel_exchange_open(const keel_context *context, keel_collectives *collectives, size_t index,
-                               keel_exchange *exchange);
-
-// The same layer of another micro-batch has the same collectives.
-void keel_exchange_share(const keel_exchange *exchange, keel_exchange *other);
+                               keel_exchange_ways *ways);
 
 // COUNTS [E]: rows that this rank sends to each expert. All ranks learn what comes to them.
 keel_status keel_exchange_begin(const keel_context *context, const keel_exchange *exchange,

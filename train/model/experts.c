@@ -107,7 +107,7 @@ void keel_experts_forward(const keel_context *context, const keel_experts *exper
 void keel_experts_act(const keel_context *context, const keel_experts *experts) {
     clear_padding(experts, experts->mlp.state.act, context->intermediate);
     keel_mlp_activate_begin(&experts->mlp);
-    for (size_t e = 0; e < context->experts;) {
+    for (size_t e = 0; e < context->local_experts;) {
         const span s = span_at(context, experts, e);
         keel_mlp_activate_rows(context, &experts->mlp, s.begin, s.rows);
         e += s.count;

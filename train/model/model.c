@@ -77,6 +77,7 @@ static void connect(keel_model *m) {
         for (size_t l = 0; l < layers; l++) {
             connect_join(m, l, &slot->layers[l].join1);
             keel_layer_connect(&m->context, &p->layers[l], &m->places.layers[l], &slot->layers[l]);
+            if (m->experts) keel_moe_connect(&m->experts[l], &slot->layers[l].moe);
         }
         connect_join(m, layers, &slot->last);
     }
@@ -110,19 +111,14 @@ static keel_status open_slots(keel_model *m, size_t count, const keel_recompute_
     return KEEL_OK;
 }
 
-// The collectives and the totals of a layer's experts are those of all its micro-batches.
-static keel_status open_routing(keel_model *m, keel_collectives *collectives) {
+static keel_status open_experts(keel_model *m) {
     const keel_context *c = &m->context;
     keel_status status = KEEL_OK;
     if (!c->experts) return KEEL_OK;
-    m->routing = calloc(c->stage.layers, sizeof *m->routing);
-    if (!m->routing) return keel_fail(KEEL_ERR_MEMORY, "no memory for %zu layers", c->stage.layers);
-    for (size_t l = 0; l < c->stage.layers && !status; l++) {
-        keel_moe_layer *first = &m->slots[0].layers[l].moe;
-        first->totals = &m->routing[l];
-        status = keel_moe_open_layer(c, collectives, c->stage.first + l, first);
-        for (size_t s = 1; s < m->slot_count; s++) keel_moe_share_layer(first, &m->slots[s].layers[l].moe);
-    }
+    m->experts = calloc(c->stage.layers, sizeof *m->experts);
+    if (!m->experts) return keel_fail(KEEL_ERR_MEMORY, "no memory for %zu layers", c->stage.layers);
+    for (size_t l = 0; l < c->stage.layers && !status; l++)
+        status = keel_moe_open(c, m->collectives, c->stage.first + l, &m->experts[l]);
     return status;
 }
 
@@ -148,6 +144,7 @@ keel_status keel_model_open(const keel_model_plan *given, keel_model **model) {
     status = keel_context_init(config, given->micro_batch, keel_taps_threads(taps), given->mesh, &m->context);
     if (given->stage) m->context.stage = *given->stage;
     if (status == KEEL_OK) status = keel_parameters_build(&m->context, &m->parameters);
+    if (status == KEEL_OK) status = open_experts(m);
     if (status == KEEL_OK) status = keel_places_open(&m->context, taps, &m->places);
     if (status == KEEL_OK) status = open_slots(m, given->slots ? given->slots : 1, given->recompute);
     if (status != KEEL_OK) goto failed;
@@ -156,8 +153,6 @@ keel_status keel_model_open(const keel_model_plan *given, keel_model **model) {
     status = keel_arena_allocate(&m->arena);
     if (status != KEEL_OK) goto failed;
     plan(m, &m->arena);
-    status = open_routing(m, given->collectives);
-    if (status != KEEL_OK) goto failed;
     m->context.clock = &m->clock;
     keel_position_init(&m->context, &m->work.attention.position);
     *model = m;
@@ -172,7 +167,7 @@ void keel_model_close(keel_model *model) {
     keel_parameters_free(&model->parameters);
     keel_places_close(&model->places);
     keel_arena_free(&model->arena);
-    free(model->routing);
+    free(model->experts);
     for (size_t s = 0; s < model->slot_count; s++) {
         free(model->slots[s].layers);
         free(model->slots[s].tokens);
@@ -227,9 +222,10 @@ size_t keel_model_bytes(const keel_model *model) {
 void keel_model_take_routing(keel_model *model, keel_routing_totals *totals) {
     const keel_stage *stage = &model->context.stage;
     memset(totals, 0, model->context.layers * sizeof *totals);
-    if (!model->routing) return;
-    memcpy(totals + stage->first, model->routing, stage->layers * sizeof *totals);
-    memset(model->routing, 0, stage->layers * sizeof *totals);
+    for (size_t l = 0; l < stage->layers && model->experts; l++) {
+        totals[stage->first + l] = model->experts[l].totals;
+        model->experts[l].totals = (keel_routing_totals){0};
+    }
 }
 
 const float *keel_model_losses(const keel_model *model) {

@@ -24,7 +24,7 @@ struct keel_model {
     keel_arena arena;
     keel_embedding embedding;
     keel_work work;
-    keel_routing_totals *routing; // [layers of the stage]; NULL: no experts
+    keel_moe_common *experts; // [layers of the stage]; NULL: no experts
     keel_slot *slots;
     size_t slot_count;
     keel_head head;

@@ -32,10 +32,10 @@ void keel_moe_plan_rows(const keel_context *context, keel_arena *arena, keel_moe
                                         : keel_arena_take(arena, keel_dispatch_most_rows(context) * context->hidden);
 }
 
-keel_status keel_moe_open_layer(const keel_context *context, keel_collectives *collectives, size_t index,
-                                keel_moe_layer *layer) {
+keel_status keel_moe_open(const keel_context *context, keel_collectives *collectives, size_t index,
+                          keel_moe_common *common) {
     char name[64];
-    const keel_status status = keel_exchange_open(context, collectives, index, &layer->exchange);
+    const keel_status status = keel_exchange_open(context, collectives, index, &common->ways);
     if (status || context->mesh->data_parallel.size == 1) return status;
     snprintf(name, sizeof name, "all_reduce.layers.%zu.mlp.router", index);
     return keel_collectives_add(collectives,
@@ -46,13 +46,12 @@ keel_status keel_moe_open_layer(const keel_context *context, keel_collectives *c
                                                         .count = keel_routed_count(context),
                                                         .comm = &context->mesh->data_parallel,
                                                         .op = MPI_SUM},
-                                &layer->share);
+                                &common->routing);
 }
 
-void keel_moe_share_layer(const keel_moe_layer *layer, keel_moe_layer *other) {
-    other->share = layer->share;
-    keel_exchange_share(&layer->exchange, &other->exchange);
-    other->totals = layer->totals;
+void keel_moe_connect(keel_moe_common *common, keel_moe_layer *layer) {
+    layer->common = common;
+    layer->exchange.ways = &common->ways;
 }
 
 // The routing of all data-parallel ranks is known: shows it, and adds it to the totals.
@@ -62,7 +61,7 @@ static void tell_routing(const keel_context *context, const keel_moe *moe, keel_
     const double ranks = context->mesh->dp, tokens = (double)context->rows * ranks;
     const double assignments = tokens * (double)context->chosen;
     const double capacity = (double)(context->capacity * context->batch) * ranks;
-    keel_routing_totals *totals = layer->totals;
+    keel_routing_totals *totals = &layer->common->totals;
     double balance = 0, beyond = 0;
     for (size_t e = 0; e < context->experts; e++) {
         balance += load[e] / assignments * (probability[e] / tokens);
@@ -86,11 +85,12 @@ keel_status keel_moe_form_rows(const keel_context *context, const keel_moe *moe,
     const bool here = all_here(context);
     keel_dispatch_to_rows(context, &layer->dispatch, x, moe->halfway, here ? experts->in : moe->sent);
     keel_status status = KEEL_OK;
-    if (!here) status = keel_exchange_there(context, exchange, &moe->exchange, exchange->there, moe->sent, experts->in);
+    if (!here)
+        status = keel_exchange_there(context, exchange, &moe->exchange, exchange->ways->there, moe->sent, experts->in);
     if (status) return status;
     keel_experts_forward(context, experts);
     if (here) return KEEL_OK;
-    return keel_exchange_back(context, exchange, &moe->exchange, exchange->back, experts->out, layer->returned);
+    return keel_exchange_back(context, exchange, &moe->exchange, exchange->ways->back, experts->out, layer->returned);
 }
 
 // Tokens become the experts' input, and their output what has come of each token's rows.
@@ -110,11 +110,12 @@ keel_status keel_moe_forward(const keel_context *context, const keel_moe *moe, k
     keel_router_forward(context, &layer->router, x);
     keel_dispatch_make(context, routing->chosen, moe->next, &layer->dispatch);
     routing->routed[KEEL_ROUTED_DROPPED] = (double)(context->rows * context->chosen - layer->dispatch.rows);
-    keel_status status = layer->share ? keel_all_reduce_start(layer->share, routing->routed) : KEEL_OK;
+    keel_collective *sums = layer->common->routing;
+    keel_status status = sums ? keel_all_reduce_start(sums, routing->routed) : KEEL_OK;
     if (!status) status = experts_forward(context, moe, layer, x);
     if (status) return status;
     keel_dispatch_to_tokens(context, &layer->dispatch, layer->returned, routing->weights, moe->halfway, y);
-    if (layer->share) status = keel_collective_wait(layer->share);
+    if (sums) status = keel_collective_wait(sums);
     if (!status) tell_routing(context, moe, layer);
     keel_lap(context, KEEL_PART_ROUTING);
     return status;
@@ -130,10 +131,12 @@ keel_status keel_moe_backward(const keel_context *context, const keel_moe *moe, 
                            drows, moe->dweights);
     keel_status status = KEEL_OK;
     if (!here)
-        status = keel_exchange_there(context, exchange, &moe->exchange, exchange->there_grad, drows, scratch->dout);
+        status =
+            keel_exchange_there(context, exchange, &moe->exchange, exchange->ways->there_grad, drows, scratch->dout);
     if (status) return status;
     keel_experts_backward(context, &layer->experts, scratch);
-    if (!here) status = keel_exchange_back(context, exchange, &moe->exchange, exchange->back_grad, scratch->din, drows);
+    if (!here)
+        status = keel_exchange_back(context, exchange, &moe->exchange, exchange->ways->back_grad, scratch->din, drows);
     if (status) return status;
     keel_dispatch_to_tokens(context, &layer->dispatch, here ? scratch->din : drows, NULL, moe->halfway, dx);
     keel_router_backward(context, &layer->router, x, moe->dweights, moe->dlogits, dx);

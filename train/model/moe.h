@@ -9,15 +9,20 @@
 #include "train/model/places.h"
 #include "train/model/router.h"
 
+typedef struct keel_moe_common { // what the micro-batches of a layer have in common
+    keel_collective *routing;    // its sums over data-parallel ranks; NULL: there is one
+    keel_exchange_ways ways;
+    keel_routing_totals totals; // of all of them
+} keel_moe_common;
+
 typedef struct keel_moe_layer {
+    keel_moe_common *common;
     keel_router router;
     keel_dispatch dispatch;
     keel_exchange exchange;
     keel_experts experts;
     float *returned; // [rows, C] of dispatch: what the experts have made of them; theirs itself where all are here
     const keel_routing_taps *taps;
-    keel_collective *share;      // of the routing over data-parallel ranks; NULL: there is one
-    keel_routing_totals *totals; // of all micro-batches
 } keel_moe_layer;
 
 typedef struct keel_moe { // what the layers share
@@ -37,12 +42,11 @@ void keel_moe_plan_layer(const keel_context *context, keel_arena *arena, keel_mo
 void keel_moe_plan_rows(const keel_context *context, keel_arena *arena, keel_moe_layer *layer);
 
 // Declares the collectives of layer INDEX among COLLECTIVES.
-keel_status keel_moe_open_layer(const keel_context *context, keel_collectives *collectives, size_t index,
-                                keel_moe_layer *layer);
-// The same layer of another micro-batch has the same of them.
-void keel_moe_share_layer(const keel_moe_layer *layer, keel_moe_layer *other);
+keel_status keel_moe_open(const keel_context *context, keel_collectives *collectives, size_t index,
+                          keel_moe_common *common);
+void keel_moe_connect(keel_moe_common *common, keel_moe_layer *layer);
 
-// X [N, C] -> Y [N, C]. Adds to *LAYER->totals.
+// X [N, C] -> Y [N, C]. Adds to LAYER->common->totals.
 keel_status keel_moe_forward(const keel_context *context, const keel_moe *moe, keel_moe_layer *layer, const float *x,
                              float *y);
 // The experts' rows alone, of a routing that is known.
