@@ -243,8 +243,9 @@ static void open_csv(console_view *console, bool scaled) {
     (void)fseek(console->csv, 0, SEEK_END); // between reading and writing
 }
 
-static void take_routing(void *context, double aux_loss, double z_loss, const double *rates, size_t stride,
-                         size_t layers) {
+static void take_routing(void *context, const keel_step *step, double aux_loss, double z_loss, const double *rates,
+                         size_t stride, size_t layers) {
+    (void)step;
     console_view *console = context;
     char *text = console->routing;
     const size_t bytes = sizeof console->routing;

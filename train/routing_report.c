@@ -62,7 +62,7 @@ keel_status keel_routing_report_gather(const keel_routing_report *report, keel_m
     return keel_all_reduce(report->gather, report->values);
 }
 
-void keel_routing_report_tell(const keel_routing_report *report, keel_probe *probe, double loss,
+void keel_routing_report_tell(const keel_routing_report *report, keel_probe *probe, const keel_step *step, double loss,
                               const keel_trainer_report *listener) {
     if (!report->layers) return;
     double balance = 0, z = 0, dropped = 0;
@@ -78,5 +78,5 @@ void keel_routing_report_tell(const keel_routing_report *report, keel_probe *pro
     keel_scalar_set(probe, report->loss_total, loss + aux_loss + z_loss);
     keel_scalar_set(probe, report->drop_rate, dropped / (double)report->layers);
     if (!listener->routing) return;
-    listener->routing(listener->context, aux_loss, z_loss, report->values + DROP_RATE, VALUES, report->layers);
+    listener->routing(listener->context, step, aux_loss, z_loss, report->values + DROP_RATE, VALUES, report->layers);
 }

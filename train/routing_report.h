@@ -23,8 +23,8 @@ void keel_routing_report_close(keel_routing_report *report); // zeros are fine
 void keel_routing_report_begin(const keel_routing_report *report, keel_model *model);
 // After its last backward pass. Collective.
 keel_status keel_routing_report_gather(const keel_routing_report *report, keel_model *model);
-// Sets the scalars of the step, whose cross entropy is LOSS, and tells LISTENER.
-void keel_routing_report_tell(const keel_routing_report *report, keel_probe *probe, double loss,
+// Sets the scalars of STEP, whose cross entropy is LOSS, and tells LISTENER.
+void keel_routing_report_tell(const keel_routing_report *report, keel_probe *probe, const keel_step *step, double loss,
                               const keel_trainer_report *listener);
 
 #endif

@@ -126,7 +126,7 @@ static void end_step(keel_trainer *trainer, keel_step *end, outcome *out, double
     const bool scaled = trainer->config->wrapper.scale_sense.type != KEEL_LOSS_SCALE_NONE;
     if (trainer->config->optimizer.offload.folder) set_scalar(trainer, KEEL_SCALAR_OFFLOAD_WAIT, out->offload);
     if (scaled) set_scalar(trainer, KEEL_SCALAR_LOSS_SCALE, out->loss_scale);
-    keel_routing_report_tell(&trainer->routing, trainer->probe, loss, &trainer->report);
+    keel_routing_report_tell(&trainer->routing, trainer->probe, end, loss, &trainer->report);
     keel_step_end(trainer->probe, end);
     if (trainer->report.step)
         trainer->report.step(trainer->report.context, end, loss, out->grad_norm, out->lr, speed,

@@ -27,7 +27,8 @@ typedef struct keel_trainer_report {
     void (*step)(void *context, const keel_step *step, double loss, double grad_norm, double lr,
                  double tokens_per_second, double loss_scale);
     // Before STEP, of the same step, with experts: their losses, and layer L's drop rate at RATES[L * stride].
-    void (*routing)(void *context, double aux_loss, double z_loss, const double *rates, size_t stride, size_t layers);
+    void (*routing)(void *context, const keel_step *step, double aux_loss, double z_loss, const double *rates,
+                    size_t stride, size_t layers);
     void (*note)(void *context, const char *text); // one line: resumed from ..., checkpoint refused because ...
 } keel_trainer_report;
 

@@ -24,6 +24,11 @@ static inline void golden_rig_train(const golden_case *golden, keel_train_config
     for (size_t i = 0; i < steps && check_rank == 0; i++) {
         CHECK(golden_near(record->losses[i], golden->losses[i], 1e-5));
         CHECK(golden_near(record->norms[i], golden->norms[i], 1e-5));
+        const size_t layers = golden->aux_losses ? (size_t)config->model.num_layers : 0;
+        if (layers) CHECK(record->layers[i] == layers);
+        if (layers) CHECK(golden_near(record->aux_losses[i], golden->aux_losses[i], 1e-5));
+        for (size_t l = 0; l < layers; l++)
+            CHECK(golden_near(record->drop_rates[i][l], golden->drop_rates[i * layers + l], 1e-12));
     }
 }
 

@@ -10,7 +10,7 @@
 #include "tests/mpi/mpi_check.h"
 #include "train/trainer_state.h"
 
-enum { RIG_STEPS = 100, RIG_SEQ = 16, RIG_VOCAB = 32 };
+enum { RIG_STEPS = 100, RIG_LAYERS = 8, RIG_SEQ = 16, RIG_VOCAB = 32 };
 
 // ---- sequences ----
 
@@ -103,6 +103,9 @@ typedef struct rig_record { // on rank 0
     uint64_t count;         // of steps
     keel_step steps[RIG_STEPS];
     double losses[RIG_STEPS], norms[RIG_STEPS], rates[RIG_STEPS], scales[RIG_STEPS]; // of attempt i + 1
+    size_t layers[RIG_STEPS];                                                        // with experts
+    double aux_losses[RIG_STEPS];                                                    // both of their losses
+    double drop_rates[RIG_STEPS][RIG_LAYERS];
     char notes[8192];
 } rig_record;
 
@@ -117,6 +120,17 @@ static inline void rig_step(void *context, const keel_step *step, double loss, d
     record->rates[i] = lr;
     record->scales[i] = loss_scale;
     record->count++;
+}
+
+// Comes before rig_step.
+static inline void rig_routing(void *context, const keel_step *step, double aux_loss, double z_loss,
+                               const double *rates, size_t stride, size_t layers) {
+    rig_record *record = context;
+    const uint64_t i = step->step - 1;
+    CHECK(i < RIG_STEPS && layers <= RIG_LAYERS);
+    record->layers[i] = layers;
+    record->aux_losses[i] = aux_loss + z_loss;
+    for (size_t l = 0; l < layers; l++) record->drop_rates[i][l] = rates[l * stride];
 }
 
 static inline void rig_note(void *context, const char *text) {
@@ -136,7 +150,7 @@ static inline keel_status rig_open_on(MPI_Comm comm, const keel_train_config *co
     *r = (rig){0};
     CHECK(keel_probe_open((uint32_t)check_rank, &r->probe) == KEEL_OK);
     if (backend) keel_probe_set_backend(r->probe, backend);
-    const keel_trainer_report report = {.context = record, .step = rig_step, .note = rig_note};
+    const keel_trainer_report report = {.context = record, .step = rig_step, .routing = rig_routing, .note = rig_note};
     const keel_status status = keel_trainer_open_with(config, sequences, comm, r->probe, resume, &report, &r->trainer);
     if (!status) CHECK(keel_probe_start(r->probe) == KEEL_OK);
     return status;
@@ -168,8 +182,8 @@ static inline keel_status rig_train(const keel_train_config *config, const keel_
     return status;
 }
 
-// What all ranks own together, laid out as the weights, malloc'ed: BUFFER is laid out so too, or (STATE) as the
-// optimizer's states.
+// What all ranks that hold the same weights own together, laid out as the weights, malloc'ed: BUFFER is laid out so
+// too, or (STATE) as the optimizer's states.
 static inline float *rig_whole(const keel_trainer *trainer, const float *buffer, bool state) {
     const size_t numel = keel_model_numel(trainer->model);
     float *whole = calloc(numel, sizeof *whole);
@@ -178,8 +192,12 @@ static inline float *rig_whole(const keel_trainer *trainer, const float *buffer,
         const keel_zero_span *span = &trainer->zero.spans[s];
         memcpy(whole + span->offset, buffer + (state ? span->at : span->offset), span->count * sizeof *whole);
     }
-    const keel_comm *data = &trainer->mesh.data_parallel;
-    if (data->size > 1) MPI_Allreduce(MPI_IN_PLACE, whole, (int)numel, MPI_UINT32_T, MPI_BOR, data->mpi);
+    for (size_t b = 0; b < trainer->zero.count; b++) {
+        const keel_zero_bucket *bucket = &trainer->zero.buckets[b];
+        if (bucket->comm->size == 1) continue;
+        MPI_Allreduce(MPI_IN_PLACE, whole + bucket->begin, (int)bucket->count, MPI_UINT32_T, MPI_BOR,
+                      bucket->comm->mpi);
+    }
     return whole;
 }
 
