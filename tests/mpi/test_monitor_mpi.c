@@ -55,7 +55,7 @@ static keel_status remember_start(void *context, const keel_run_info *info) {
     CHECK(info->site_count == STAGE + stages);
     for (int s = 0; s < STAGE; s++) m->ids[s] = find_site(info, site_names[s]);
     for (uint32_t k = 0; k < stages; k++) {
-        char name[16];
+        char name[24];
         snprintf(name, sizeof name, "stage.%u", k);
         m->stage_ids[k] = find_site(info, name);
         CHECK(info->sites[m->stage_ids[k]].stage == (int32_t)k);
