@@ -16,6 +16,14 @@ static const layout dense[] = {
     {.ranks = 2, .tp = 1, .pp = 1, .ep = 1},
     {.ranks = 2, .tp = 1, .pp = 1, .ep = 1, .shared = true},
     {.ranks = 4, .tp = 1, .pp = 1, .ep = 1, .shared = true},
+    {.ranks = 2, .tp = 1, .pp = 2, .ep = 1},
+    {.ranks = 4, .tp = 1, .pp = 2, .ep = 1, .shared = true},
+};
+static const layout tied[] = {
+    // the first and the last stage have the table
+    {.ranks = 1, .tp = 1, .pp = 1, .ep = 1},
+    {.ranks = 2, .tp = 1, .pp = 2, .ep = 1},
+    {.ranks = 4, .tp = 1, .pp = 2, .ep = 1, .shared = true},
 };
 static const layout expert[] = {
     {.ranks = 1, .tp = 1, .pp = 1, .ep = 1},
@@ -29,11 +37,13 @@ typedef struct kind {
     const char *name;
     const layout *layouts;
     size_t count;
+    bool tied;
     keel_moe_config moe;
 } kind;
 
 static const kind kinds[] = {
     {.name = "dense", .layouts = dense, .count = sizeof dense / sizeof *dense},
+    {.name = "tied", .layouts = tied, .count = sizeof tied / sizeof *tied, .tied = true},
     {.name = "experts",
      .layouts = expert,
      .count = sizeof expert / sizeof *expert,
@@ -52,9 +62,12 @@ static void make_comms(void) {
 static keel_train_config config_of(const kind *k, const layout *l, char *folder) {
     keel_train_config config = rig_config(folder, 1);
     config.model.moe = k->moe;
+    config.model.tie_word_embeddings = k->tied;
     config.runner.batch_size = 4 * l->tp * l->pp / l->ranks;
     config.parallel.model_parallel = l->tp;
     config.parallel.pipeline_stage = l->pp;
+    config.parallel.micro_batch_num = 2;
+    if (l->pp > 1) config.runner.batch_size /= 2;
     config.parallel.expert_parallel = l->ep;
     config.parallel.enable_parallel_optimizer = l->shared;
     config.checkpoint.save_interval = FIRST;

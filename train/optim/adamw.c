@@ -184,7 +184,7 @@ static keel_status observe_rms(keel_optimizer *o) {
     memset(o->rms_sums, 0, o->param_count * sizeof *o->rms_sums);
     for (size_t k = 0; k < o->block_count; k++) {
         const uint32_t param = o->blocks[k].param;
-        if (o->counts[param]) o->rms_sums[param] += o->block_sums[k];
+        if (o->counts_in_stage[param]) o->rms_sums[param] += o->block_sums[k];
     }
     const keel_status status = o->rms ? keel_all_reduce(o->rms, o->rms_sums) : KEEL_OK;
     if (status) return status;

@@ -181,7 +181,7 @@ static keel_status allocate(keel_optimizer *o) {
     const size_t threads = (size_t)o->threads, groups = o->config.group_count + 1;
     const size_t passes = (o->zero->shared ? o->zero->count : 1) + (o->offload ? keel_offload_windows(o->offload) : 0);
     for (size_t i = 0; i < o->zero->span_count; i++) o->block_count += blocks_of(&o->zero->spans[i]);
-    o->counts = calloc(o->param_count, sizeof *o->counts);
+    o->counts = calloc(2 * o->param_count, sizeof *o->counts);
     o->taps = calloc(o->param_count, sizeof *o->taps);
     o->blocks = calloc(o->block_count + 1, sizeof *o->blocks);
     o->block_sums = calloc(o->block_count + 1, sizeof *o->block_sums);
@@ -194,6 +194,7 @@ static keel_status allocate(keel_optimizer *o) {
     o->group_clip = calloc(groups, sizeof *o->group_clip);
     o->gathers = calloc(o->zero->count, sizeof(keel_collective *));
     o->norm_sums = calloc(groups + 2, sizeof *o->norm_sums);
+    o->counts_in_stage = o->counts ? o->counts + o->param_count : NULL;
     o->rms_sums = calloc(o->param_count, sizeof *o->rms_sums);
     if (o->watches) memset(o->watches, 0, threads * sizeof *o->watches);
     if (o->counts && o->taps && o->blocks && o->block_sums && o->shares && o->passes && o->updates && o->directions &&
@@ -231,7 +232,10 @@ keel_status keel_optimizer_open(const keel_optimizer_plan *given, keel_optimizer
         return status;
     }
     plan_memory(o);
-    for (size_t i = 0; i < param_count; i++) o->counts[i] = !o->zero->cut || keel_zero_counts(o->zero, &params[i]);
+    for (size_t i = 0; i < param_count; i++) {
+        o->counts[i] = !o->zero->cut || keel_zero_counts(o->zero, &params[i]);
+        o->counts_in_stage[i] = !o->zero->cut || keel_zero_counts_in_stage(o->zero, &params[i]);
+    }
     cut_blocks(o);
     plan_passes(o);
     *optimizer = o;

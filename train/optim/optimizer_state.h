@@ -43,7 +43,8 @@ struct keel_optimizer {
     size_t param_count;
     float *weights;
     const keel_zero *zero;
-    bool *counts; // [parameter] this rank's elements count in sums over ranks
+    bool *counts;          // [parameter] this rank's elements count in sums over ranks
+    bool *counts_in_stage; // [parameter] and in those over the ranks of a stage
     keel_groups groups;
     keel_param_taps *taps; // [parameter]
     keel_optim_block *blocks;

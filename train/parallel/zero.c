@@ -108,6 +108,12 @@ bool keel_zero_counts(const keel_zero *zero, const keel_param *param) {
     return info.replica_index == 0;
 }
 
+bool keel_zero_counts_in_stage(const keel_zero *zero, const keel_param *param) {
+    keel_site_info info;
+    keel_zero_describe(zero, param, &info);
+    return info.replica_index % (info.replica_count / param->holders) == 0;
+}
+
 void keel_zero_describe(const keel_zero *zero, const keel_param *param, keel_site_info *info) {
     if (!zero->shared) {
         keel_param_describe(param, zero->mesh, info);

@@ -42,6 +42,8 @@ void keel_zero_close(keel_zero *zero); // zeros are fine
 // True if, of the ranks that own the same elements of PARAM as this one, it is the first: those whose parts together
 // are every parameter once.
 bool keel_zero_counts(const keel_zero *zero, const keel_param *param);
+// The same among the ranks of this one's stage.
+bool keel_zero_counts_in_stage(const keel_zero *zero, const keel_param *param);
 
 // What a site of a parameter's reduced gradient, its states or its weight as its owner updates it has of PARAM.
 void keel_zero_describe(const keel_zero *zero, const keel_param *param, keel_site_info *info);
