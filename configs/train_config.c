@@ -135,6 +135,7 @@ static const keel_yaml_field parallel_fields[] = {
     KEEL_YAML_ROW_INT(keel_parallel_config, micro_batch_num, 1, 1 << 20),
     KEEL_YAML_ROW_SECTION(pipeline_layers),
     KEEL_YAML_ROW_INT(keel_parallel_config, expert_parallel, 1, 1 << 20),
+    KEEL_YAML_ROW_BOOL(keel_parallel_config, use_seq_parallel),
     KEEL_YAML_ROW_INT(keel_parallel_config, bucket_bytes, 4, 1 << 30),
     KEEL_YAML_ROW_BOOL(keel_parallel_config, enable_parallel_optimizer),
     KEEL_YAML_ROW_ENUM(keel_parallel_config, grad_reduce_dtype, precision_names),

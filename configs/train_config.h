@@ -131,6 +131,7 @@ typedef struct keel_parallel_config { // parallel_config
     int64_t micro_batch_num;          // micro-batches of a step with several stages; 1
     int64_t *pipeline_layers;         // [pipeline_stage] layers of each; NULL: as even as may be
     int64_t expert_parallel;          // divides data_parallel; 1
+    bool use_seq_parallel;            // between the products rows are shared out over the tensor ranks
     int64_t bucket_bytes;             // gradient bucket; 4 MiB
     bool enable_parallel_optimizer;   // optimizer states and update shared out over the data-parallel ranks; false
     int grad_reduce_dtype; // keel_precision of the gradients' sums over ranks; float32. With one rank there is

@@ -145,8 +145,8 @@ static inline bool golden_near(double value, double expected, double tolerance) 
     return fabs(value - expected) <= tolerance * fabs(expected);
 }
 
-// The greatest relative L2 distance of a tensor of GROUP from its place in FLAT; NAME [KEEL_SITE_NAME_BYTES]: whose it
-// is.
+// The greatest relative L2 distance of a tensor of GROUP from its place in FLAT, as far as this rank holds it; NAME
+// [KEEL_SITE_NAME_BYTES]: whose it is.
 static inline double golden_distance(const golden_case *c, const char *group, const keel_model *model,
                                      const float *flat, char *name) {
     size_t count;

@@ -68,9 +68,12 @@ void keel_fault_scale_queries(const keel_model_config *config, keel_model *model
     const keel_param *param = find(model, name);
     if (!param) return;
     float *weights = keel_model_weights(model) + param->offset;
-    // The first hidden_size outputs of the fused product are the queries: columns for GPT-2, rows for LLaMA.
+    // The first hidden_size outputs of the fused product are the queries: columns for GPT-2, rows for LLaMA. Where
+    // heads are shared out, they are the first piece.
     const size_t hidden = (size_t)config->hidden_size;
-    const size_t stride = config->model_type == KEEL_MODEL_GPT2 ? param->shape[1] : hidden;
-    for (size_t row = 0; row < hidden; row++)
-        for (size_t i = 0; i < hidden; i++) weights[row * stride + i] *= (float)fault->factor;
+    const keel_piece *queries = &param->pieces[0];
+    const size_t rows = queries->rows < hidden ? queries->rows : hidden;
+    const size_t cols = queries->cols < hidden ? queries->cols : hidden;
+    for (size_t row = 0; row < rows; row++)
+        for (size_t i = 0; i < cols; i++) weights[row * queries->local_stride + i] *= (float)fault->factor;
 }

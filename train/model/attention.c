@@ -73,7 +73,7 @@ void keel_attention_plan_qkv(const keel_context *context, keel_arena *arena, kee
 }
 
 void keel_attention_plan_core(const keel_context *context, keel_arena *arena, keel_attention_state *state) {
-    state->core = keel_arena_take(arena, context->rows * context->hidden);
+    state->core = keel_arena_take(arena, context->rows * context->core_size);
     state->lse = keel_arena_take(arena, context->rows * context->heads);
 }
 
@@ -202,7 +202,7 @@ static float greatest_product(const float *p, const tile *t) {
 // GREATEST: the logit of greatest magnitude so far, or NULL where nobody asks for it.
 static void forward_head(const keel_context *context, const sizes *s, const scratch *w, const head_data *h,
                          const keel_attention_layer *layer, int thread, float *greatest) {
-    size_t e = context->qkv_size, c = context->hidden, d = s->d, dp = s->dp;
+    size_t e = context->qkv_size, c = context->core_size, d = s->d, dp = s->dp;
     const keel_formats *formats = &context->formats;
     const float scale = 1.0f / sqrtf((float)d);
     transpose_tiles(s, h->k, e, w->keys_t);
@@ -306,7 +306,7 @@ static void softmax_row_backward(const keel_formats *formats, float *p, float *d
 static void backward_head(const keel_context *context, const keel_attention *attention, const sizes *s,
                           const scratch *w, const head_data *h, const keel_attention_layer *layer, float *dcore,
                           size_t item, int thread) {
-    size_t e = context->qkv_size, c = context->hidden, d = s->d, dp = s->dp;
+    size_t e = context->qkv_size, c = context->core_size, d = s->d, dp = s->dp;
     const float scale = 1.0f / sqrtf((float)d);
     const keel_formats *formats = &context->formats;
     float *dk = attention->dk + item * s->t * dp, *dv = attention->dv + item * s->t * dp;
@@ -387,7 +387,7 @@ static void gather_dqkv(const keel_context *context, const keel_attention *atten
     keel_tap_end(layer->qkv_grad_tap);
     if (!has_bias) return;
     float *dbias = context->grad + layer->qkv->bias;
-    keel_context_sum_partials(context, partial, e, dbias);
+    keel_context_sum_partials(context, partial, context->blocks, e, dbias);
     // A softmax does not change when all keys move by one vector: without rotation the gradient of their bias is zero,
     // and what the sum leaves of it is rounding, which Adam would blow up to steps.
     size_t d = context->head_size;

@@ -11,7 +11,7 @@ static size_t greater(size_t a, size_t b) {
 
 // Sizes of the whole become this rank's.
 static keel_status share_out(keel_context *c) {
-    const size_t ranks = (size_t)c->mesh->model_parallel.size;
+    const size_t ranks = (size_t)c->mesh->model_parallel.size, rank = (size_t)c->mesh->model_parallel.rank;
     const struct {
         const char *name;
         size_t *size;
@@ -25,7 +25,21 @@ static keel_status share_out(keel_context *c) {
                              sizes[i].name, *sizes[i].size);
         *sizes[i].size /= ranks;
     }
+    c->first_token = rank * c->vocab;
+    c->own_rows = c->rows;
+    if (!c->mesh->sequence) return KEEL_OK;
+    if (c->rows % ranks)
+        return keel_fail(KEEL_ERR_CONFIG,
+                         "parallel_config: use_seq_parallel: model_parallel %zu does not divide the %zu rows of a "
+                         "micro-batch, batch_size %zu x seq_length %zu",
+                         ranks, c->rows, c->batch, c->seq);
+    c->own_rows /= ranks;
+    c->own_first = rank * c->own_rows;
     return KEEL_OK;
+}
+
+static size_t blocks_of(size_t rows) {
+    return (rows + KEEL_BLOCK_ROWS - 1) / KEEL_BLOCK_ROWS;
 }
 
 static keel_status count_experts(const keel_moe_config *moe, keel_context *c) {
@@ -93,7 +107,8 @@ keel_status keel_context_init(const keel_model_config *config, size_t batch, int
                                .embedding = (keel_precision)m->embedding_compute_dtype,
                                .head = (keel_precision)m->head_compute_dtype};
     c.threads = threads;
-    c.blocks = (c.rows + KEEL_BLOCK_ROWS - 1) / KEEL_BLOCK_ROWS;
+    c.blocks = blocks_of(c.rows);
+    c.own_blocks = blocks_of(c.own_rows);
     c.sum_width = greater(c.hidden, greater(c.qkv_size, c.up_size));
     *context = c;
     return KEEL_OK;
@@ -101,15 +116,16 @@ keel_status keel_context_init(const keel_model_config *config, size_t batch, int
 
 void keel_context_plan(keel_context *context, keel_arena *arena) {
     context->partials = keel_arena_take(arena, 3 * context->blocks * context->sum_width);
+    if (context->mesh->sequence) context->vectors = keel_arena_take(arena, KEEL_JOIN_VECTORS * context->hidden);
 }
 
-void keel_context_sum_partials(const keel_context *context, const float *partial, size_t n, float *out) {
+void keel_context_sum_partials(const keel_context *context, const float *partial, size_t blocks, size_t n, float *out) {
     enum { STRIP = 256 };
     size_t strips = (n + STRIP - 1) / STRIP;
 #pragma omp parallel for schedule(static) num_threads(context->threads)
     for (size_t s = 0; s < strips; s++) {
         size_t begin = s * STRIP, width = n - begin < STRIP ? n - begin : STRIP;
         memset(out + begin, 0, width * sizeof(float));
-        for (size_t b = 0; b < context->blocks; b++) keel_add(out + begin, partial + b * n + begin, width);
+        for (size_t b = 0; b < blocks; b++) keel_add(out + begin, partial + b * n + begin, width);
     }
 }

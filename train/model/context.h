@@ -14,6 +14,8 @@
 // Rows that are handled together while they are in cache, and whose share of a sum over rows is formed together: sums
 // do not depend on the number of threads.
 enum { KEEL_BLOCK_ROWS = 16 };
+// A join has weight and bias of a norm, and the bias of the branch that joins.
+enum { KEEL_JOIN_VECTORS = 3 };
 
 // Where the time goes. Laps follow one another: each is charged to the part that has just ended.
 typedef struct keel_clock {
@@ -34,15 +36,19 @@ typedef struct keel_context {
     bool tied; // the head takes the embedding's table
     keel_stage stage;
     size_t batch, seq, rows; // B, T, N = B T
-    size_t hidden;           // C
-    size_t heads, kv_heads;  // H and H_k
-    size_t head_size;        // D
-    size_t core_size;        // H D
-    size_t qkv_size;         // (H + 2 H_k) D
-    size_t intermediate;     // F
-    size_t up_size;          // F, or 2 F (gate and up side by side)
-    size_t vocab, layers;    // of the whole model
-    size_t positions;        // rows of the learned position table
+    // Of the N rows this rank has these of the residual stream: all, or its share under sequence parallel.
+    size_t own_first, own_rows, own_blocks;
+    size_t hidden;          // C
+    size_t heads, kv_heads; // H and H_k
+    size_t head_size;       // D
+    size_t core_size;       // H D
+    size_t qkv_size;        // (H + 2 H_k) D
+    size_t intermediate;    // F
+    size_t up_size;         // F, or 2 F (gate and up side by side)
+    size_t vocab;           // V: of the tables' rows this rank has [first_token, first_token + V)
+    size_t first_token;
+    size_t layers;    // of the whole model
+    size_t positions; // rows of the learned position table
     keel_moe_config moe;
     size_t experts, chosen; // E, 0: every layer has an mlp; K of them for each token
     size_t local_experts;   // of this rank: E / ep
@@ -60,8 +66,10 @@ typedef struct keel_context {
     double scale;           // that the sum of the tokens' losses is multiplied by for it
     keel_grad_ready *ready; // who wants to know of gradients, within a backward pass; NULL: nobody
     void *ready_context;
-    float *partials;  // [3, blocks, max(C, qkv_size, up_size)]: sums of blocks of rows
-    size_t sum_width; // max(C, qkv_size, up_size)
+    float *partials;      // [3, blocks, max(C, qkv_size, up_size)]: sums of blocks of rows
+    size_t sum_width;     // max(C, qkv_size, up_size)
+    float *vectors;       // [KEEL_JOIN_VECTORS, C]: gradients of a join's vectors, this rank's part of them
+    keel_status *failure; // of the first collective that failed in a pass
 } keel_context;
 
 // Sizes from CONFIG, defaults filled in; KEEL_ERR_CONFIG if they do not fit together. MESH is borrowed. The
@@ -71,7 +79,7 @@ keel_status keel_context_init(const keel_model_config *config, size_t batch, int
 void keel_context_plan(keel_context *context, keel_arena *arena);
 
 // OUT [n] = sum over blocks of PARTIAL [blocks, n], in their order.
-void keel_context_sum_partials(const keel_context *context, const float *partial, size_t n, float *out);
+void keel_context_sum_partials(const keel_context *context, const float *partial, size_t blocks, size_t n, float *out);
 // The K-th area for partial sums, [blocks, n], n <= sum_width; not cleared.
 static inline float *keel_context_partial(const keel_context *context, size_t k) {
     return context->partials + k * context->blocks * context->sum_width;
@@ -100,9 +108,20 @@ static inline bool keel_context_shares_table(const keel_context *context) {
 static inline size_t keel_block_begin_row(size_t block) {
     return block * KEEL_BLOCK_ROWS;
 }
-static inline size_t keel_block_rows(const keel_context *context, size_t block) {
-    size_t rest = context->rows - keel_block_begin_row(block);
+static inline size_t keel_rows_of_block(size_t rows, size_t block) {
+    size_t rest = rows - keel_block_begin_row(block);
     return rest < KEEL_BLOCK_ROWS ? rest : KEEL_BLOCK_ROWS;
+}
+static inline size_t keel_block_rows(const keel_context *context, size_t block) {
+    return keel_rows_of_block(context->rows, block);
+}
+// Of this rank's rows of the stream.
+static inline size_t keel_own_block_rows(const keel_context *context, size_t block) {
+    return keel_rows_of_block(context->own_rows, block);
+}
+// They within ALL [N, C].
+static inline float *keel_context_own(const keel_context *context, float *all) {
+    return all + context->own_first * context->hidden;
 }
 
 #endif

@@ -21,26 +21,50 @@ static void look_up(keel_precision precision, float *to, const float *token, con
     }
 }
 
+// Whether this rank has the token's row of the table: *INDEX of it.
+static bool has_token(const keel_context *context, const uint32_t *tokens, size_t row, size_t *index) {
+    const size_t token = token_of(context, tokens, row);
+    *index = token - context->first_token;
+    return token >= context->first_token && *index < context->vocab;
+}
+
+// ALL [N, C]: the rows of the table that this rank has, zeros for the others.
+static void look_up_own(const keel_context *context, const float *table, const uint32_t *tokens, float *all) {
+    const size_t c = context->hidden;
+#pragma omp parallel for schedule(static) num_threads(context->threads)
+    for (size_t row = 0; row < context->rows; row++) {
+        size_t index;
+        if (has_token(context, tokens, row, &index))
+            memcpy(all + row * c, table + index * c, c * sizeof(float));
+        else
+            memset(all + row * c, 0, c * sizeof(float));
+    }
+}
+
 void keel_embedding_forward(const keel_context *context, const keel_embedding *embedding, const uint32_t *tokens,
                             const keel_join *first) {
     size_t c = context->hidden;
     const keel_formats *formats = &context->formats;
     const float *table = context->master + embedding->token;
     float *stream = first->state.stream;
+    keel_collective *sum = embedding->crossing->forward;
+    if (sum) look_up_own(context, table, tokens, embedding->all);
+    keel_cross(context, sum, embedding->all);
     keel_tap_begin(embedding->tap);
     keel_tap_begin(first->norm_tap);
 #pragma omp parallel num_threads(context->threads)
     {
         int thread = omp_get_thread_num();
 #pragma omp for schedule(static)
-        for (size_t b = 0; b < context->blocks; b++) {
-            size_t begin = keel_block_begin_row(b), rows = keel_block_rows(context, b);
-            for (size_t row = begin; row < begin + rows; row++) {
-                const float *from = table + token_of(context, tokens, row) * c;
+        for (size_t b = 0; b < context->own_blocks; b++) {
+            size_t begin = keel_block_begin_row(b), rows = keel_own_block_rows(context, b);
+            for (size_t own = begin; own < begin + rows; own++) {
+                const size_t row = context->own_first + own;
+                const float *from = sum ? embedding->all + row * c : table + token_of(context, tokens, row) * c;
                 const float *position = embedding->position == KEEL_NO_PARAM
                                             ? NULL
                                             : context->master + embedding->position + row % context->seq * c;
-                look_up(formats->embedding, stream + row * c, from, position, c);
+                look_up(formats->embedding, stream + own * c, from, position, c);
             }
             keel_round(formats->compute, stream + begin * c, rows * c);
             keel_tap_piece(embedding->tap, thread, stream + begin * c, begin * c, rows * c);
@@ -53,8 +77,9 @@ void keel_embedding_forward(const keel_context *context, const keel_embedding *e
 }
 
 void keel_embedding_backward(const keel_context *context, const keel_embedding *embedding, const uint32_t *tokens,
-                             const float *dstream) {
+                             float *dstream) {
     size_t c = context->hidden;
+    const float *dall = keel_cross_rows(context, embedding->crossing->backward, dstream, embedding->all);
     float *dtable = context->grad + embedding->token;
     const keel_precision precision = context->formats.embedding;
     enum { STRIP = 64 };
@@ -71,8 +96,10 @@ void keel_embedding_backward(const keel_context *context, const keel_embedding *
         for (size_t s = 0; s < strips; s++) {
             size_t begin = s * STRIP, width = c - begin < STRIP ? c - begin : STRIP;
             for (size_t row = 0; row < context->rows; row++) {
-                float *sum = dtable + token_of(context, tokens, row) * c + begin;
-                keel_add(sum, dstream + row * c + begin, width);
+                size_t index;
+                if (!has_token(context, tokens, row, &index)) continue;
+                float *sum = dtable + index * c + begin;
+                keel_add(sum, dall + row * c + begin, width);
                 keel_round(precision, sum, width);
             }
         }
@@ -82,7 +109,7 @@ void keel_embedding_backward(const keel_context *context, const keel_embedding *
             for (size_t t = 0; t < context->positions; t++) {
                 memset(dposition + t * c, 0, c * sizeof(float));
                 for (size_t row = t; t < context->seq && row < context->rows; row += context->seq) {
-                    keel_add(dposition + t * c, dstream + row * c, c);
+                    keel_add(dposition + t * c, dall + row * c, c);
                     keel_round(precision, dposition + t * c, c);
                 }
             }

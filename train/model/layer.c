@@ -77,19 +77,24 @@ static void connect_mlp(const keel_layer_params *params, const keel_place_taps *
     mlp->act_grad_tap = taps[KEEL_PLACE_ACT].grad;
 }
 
-static void connect_moe(const keel_layer_params *params, const keel_layer_places *places, keel_moe_layer *moe) {
+static void connect_moe(const keel_layer_params *params, const keel_layer_crossings *crossings,
+                        const keel_layer_places *places, keel_moe_layer *moe) {
     moe->router.linear = &params->router;
     moe->router.tap = places->taps[KEEL_PLACE_ROUTER].value;
     moe->router.grad_tap = places->taps[KEEL_PLACE_ROUTER].grad;
     moe->experts.down = &params->down;
     moe->taps = &places->routing;
+    moe->weights = crossings->weights;
     connect_mlp(params, places->taps, &moe->experts.mlp);
 }
 
-void keel_layer_connect(const keel_context *context, const keel_layer_params *params, const keel_layer_places *places,
-                        keel_layer *layer) {
+void keel_layer_connect(const keel_context *context, const keel_layer_params *params,
+                        const keel_layer_crossings *crossings, const keel_layer_places *places, keel_layer *layer) {
     const keel_place_taps *taps = places->taps;
     layer->params = params;
+    layer->crossings = crossings;
+    layer->join1.vectors = crossings->norm1;
+    layer->join2.vectors = crossings->norm2;
     layer->join2.norm = &params->norm2;
     layer->join2.taken_as = context->formats.compute;
     layer->join2.branch = &params->out;
@@ -104,7 +109,7 @@ void keel_layer_connect(const keel_context *context, const keel_layer_params *pa
     layer->attention.logit_tap = places->logit;
     layer->attention.core_grad_tap = taps[KEEL_PLACE_CORE].grad;
     if (context->experts)
-        connect_moe(params, places, &layer->moe);
+        connect_moe(params, crossings, places, &layer->moe);
     else
         connect_mlp(params, taps, &layer->mlp);
 }
@@ -112,12 +117,16 @@ void keel_layer_connect(const keel_context *context, const keel_layer_params *pa
 static void attention_forward(const keel_context *context, const keel_work *work, const keel_layer *layer) {
     const keel_context *c = context;
     const keel_layer_params *p = layer->params;
+    const keel_layer_crossings *x = layer->crossings;
+    keel_cross(c, x->qkv.forward, layer->join1.state.normed);
     keel_linear_forward(c, &p->qkv, c->rows, layer->join1.state.normed, layer->attention.state.qkv);
     keel_lap(c, KEEL_PART_PRODUCTS);
     keel_attention_forward(c, &work->attention, &layer->attention);
     keel_linear_forward(c, &p->out, c->rows, layer->attention.state.core, work->branch);
+    keel_cross(c, x->out.forward, work->branch);
     keel_lap(c, KEEL_PART_PRODUCTS);
     keel_join_forward(c, &layer->join2, work->branch, layer->join1.state.stream);
+    keel_cross(c, x->up.forward, layer->join2.state.normed);
 }
 
 static void mlp_forward(const keel_context *context, const keel_layer *layer) {
@@ -129,11 +138,16 @@ static void mlp_forward(const keel_context *context, const keel_layer *layer) {
 keel_status keel_layer_forward(const keel_context *context, const keel_work *work, keel_layer *layer) {
     const keel_context *c = context;
     attention_forward(c, work, layer);
-    if (c->experts) return keel_moe_forward(c, &work->moe, &layer->moe, layer->join2.state.normed, work->branch);
-    mlp_forward(c, layer);
-    keel_linear_forward(c, &layer->params->down, c->rows, layer->mlp.state.act, work->branch);
+    keel_status status = KEEL_OK;
+    if (c->experts) {
+        status = keel_moe_forward(c, &work->moe, &layer->moe, layer->join2.state.normed, work->branch);
+    } else {
+        mlp_forward(c, layer);
+        keel_linear_forward(c, &layer->params->down, c->rows, layer->mlp.state.act, work->branch);
+    }
+    keel_cross(c, layer->crossings->down.forward, work->branch);
     keel_lap(c, KEEL_PART_PRODUCTS);
-    return KEEL_OK;
+    return status;
 }
 
 static keel_status all_again(const keel_context *context, const keel_work *work, const keel_layer *layer) {
@@ -154,16 +168,16 @@ keel_status keel_layer_again(const keel_context *context, const keel_work *work,
     return KEEL_OK;
 }
 
-// By DSTREAM, into WORK->dnarrow.
+// By the gradient of the layer's last product, into WORK->dnarrow.
 static void mlp_backward(const keel_context *context, const keel_work *work, const keel_layer *layer,
-                         const float *dstream) {
+                         const float *dbranch) {
     const keel_context *c = context;
     const keel_layer_params *p = layer->params;
     size_t n = c->rows;
-    keel_linear_backward_weight(c, &p->down, n, layer->mlp.state.act, dstream, false);
+    keel_linear_backward_weight(c, &p->down, n, layer->mlp.state.act, dbranch, false);
     keel_lap(c, KEEL_PART_PRODUCTS);
     keel_context_tell(c, p->down.weight);
-    keel_linear_backward_input(c, &p->down, n, dstream, work->dact);
+    keel_linear_backward_input(c, &p->down, n, dbranch, work->dact);
     keel_lap(c, KEEL_PART_PRODUCTS);
     keel_mlp_activate_backward(c, &layer->mlp, work->dact, work->dwide);
     keel_linear_backward_weight(c, &p->up, n, layer->join2.state.normed, work->dwide, false);
@@ -174,9 +188,9 @@ static void mlp_backward(const keel_context *context, const keel_work *work, con
 }
 
 static keel_status moe_backward(const keel_context *context, const keel_work *work, const keel_layer *layer,
-                                const float *dstream) {
+                                const float *dbranch) {
     const keel_status status =
-        keel_moe_backward(context, &work->moe, &layer->moe, layer->join2.state.normed, dstream, work->dnarrow);
+        keel_moe_backward(context, &work->moe, &layer->moe, layer->join2.state.normed, dbranch, work->dnarrow);
     if (!status) keel_context_tell(context, layer->params->router.weight);
     return status;
 }
@@ -187,22 +201,27 @@ keel_status keel_layer_backward(const keel_context *context, const keel_work *wo
     const keel_layer_params *p = layer->params;
     size_t n = c->rows;
     keel_status status = KEEL_OK;
+    const keel_layer_crossings *x = layer->crossings;
+    const float *dbranch = keel_cross_rows(c, x->down.backward, dstream, work->branch);
     if (c->experts)
-        status = moe_backward(c, work, layer, dstream);
+        status = moe_backward(c, work, layer, dbranch);
     else
-        mlp_backward(c, work, layer, dstream);
+        mlp_backward(c, work, layer, dbranch);
     if (status) return status;
+    keel_cross(c, x->up.backward, work->dnarrow);
     keel_join_backward(c, &layer->join2, work->dnarrow, dstream, false);
-    keel_linear_backward_weight(c, &p->out, n, layer->attention.state.core, dstream, false);
+    dbranch = keel_cross_rows(c, x->out.backward, dstream, work->branch);
+    keel_linear_backward_weight(c, &p->out, n, layer->attention.state.core, dbranch, false);
     keel_lap(c, KEEL_PART_PRODUCTS);
     keel_context_tell(c, p->out.weight);
-    keel_linear_backward_input(c, &p->out, n, dstream, work->dnarrow);
+    keel_linear_backward_input(c, &p->out, n, dbranch, work->dnarrow);
     keel_lap(c, KEEL_PART_PRODUCTS);
     keel_attention_backward(c, &work->attention, &layer->attention, work->dnarrow, work->dwide);
     keel_linear_backward_weight(c, &p->qkv, n, layer->join1.state.normed, work->dwide, false);
     keel_lap(c, KEEL_PART_PRODUCTS);
     keel_context_tell(c, p->qkv.weight);
     keel_linear_backward_input(c, &p->qkv, n, work->dwide, work->dnarrow);
+    keel_cross(c, x->qkv.backward, work->dnarrow);
     keel_lap(c, KEEL_PART_PRODUCTS);
     keel_join_backward(c, &layer->join1, work->dnarrow, dstream, false);
     keel_context_tell(c, p->norm1.weight);

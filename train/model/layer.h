@@ -4,6 +4,7 @@
 #define KEEL_TRAIN_MODEL_LAYER_H
 
 #include "train/model/attention.h"
+#include "train/model/crossing.h"
 #include "train/model/mlp.h"
 #include "train/model/moe.h"
 #include "train/model/norm.h"
@@ -21,6 +22,7 @@ typedef enum keel_keep {
 // What a layer is made of, and what it keeps of one micro-batch for the backward pass.
 typedef struct keel_layer {
     const keel_layer_params *params;
+    const keel_layer_crossings *crossings;
     keel_keep keep;
     keel_join join1; // embedding or the layer below joins, norm1
     keel_attention_layer attention;
@@ -33,7 +35,7 @@ typedef struct keel_layer {
 typedef struct keel_work {
     keel_attention attention;
     keel_layer again; // its states: of the layers that keep less, the one that is computed now
-    float *branch;    // [N, C] output of the branch that joins next, without its bias
+    float *branch;    // [N, C] output of the branch that joins next, without its bias; backward, the gradient by one
     float *dnarrow;   // [N, C]
     float *dwide;     // [N, sum_width] gradient by the widest products
     float *dact;      // [N, F]; dwide for GPT-2; NULL with experts
@@ -46,14 +48,14 @@ void keel_work_plan(const keel_context *context, keel_arena *arena, keel_work *w
 void keel_work_plan_again(const keel_context *context, keel_arena *arena, keel_keep least, keel_work *work);
 void keel_layer_plan(const keel_context *context, keel_arena *arena, const keel_work *work, keel_layer *layer);
 // All but join1, which has its branch from below.
-void keel_layer_connect(const keel_context *context, const keel_layer_params *params, const keel_layer_places *places,
-                        keel_layer *layer);
+void keel_layer_connect(const keel_context *context, const keel_layer_params *params,
+                        const keel_layer_crossings *crossings, const keel_layer_places *places, keel_layer *layer);
 
 // join1 has its stream and norm. WORK->branch becomes the layer's last product, which joins join2.state.stream.
 keel_status keel_layer_forward(const keel_context *context, const keel_work *work, keel_layer *layer);
 // What a layer that keeps less did not keep, as it was, but for what joins behind it, which no gradient needs.
 keel_status keel_layer_again(const keel_context *context, const keel_work *work, const keel_layer *layer);
-// DSTREAM [N, C]: gradient by the stream above the layer, becomes that by the stream below it. The parameters'
+// DSTREAM [R, C]: gradient by the stream above the layer, becomes that by the stream below it. The parameters'
 // gradients go to the context's gradients and are told of; that of the last product's bias is formed by who joins it.
 keel_status keel_layer_backward(const keel_context *context, const keel_work *work, const keel_layer *layer,
                                 float *dstream);

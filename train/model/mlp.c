@@ -130,6 +130,6 @@ void keel_mlp_activate_backward(const keel_context *context, const keel_mlp_laye
     keel_mlp_activate_backward_rows(context, layer, dact, dup, 0, context->rows);
     keel_mlp_activate_backward_end(layer);
     if (layer->up->bias != KEEL_NO_PARAM)
-        keel_context_sum_partials(context, partial, context->up_size, context->grad + layer->up->bias);
+        keel_context_sum_partials(context, partial, context->blocks, context->up_size, context->grad + layer->up->bias);
     keel_lap(context, KEEL_PART_ACTIVATION);
 }

@@ -39,8 +39,9 @@ static void plan(keel_model *m, keel_arena *arena) {
         keel_join_plan(c, arena, &m->slots[s].last);
     }
     if (keel_stage_is_last(&c->stage)) keel_head_plan(c, arena, &m->head);
-    if (c->stage.count == 1) m->dstream = keel_arena_take(arena, c->rows * c->hidden);
+    if (c->stage.count == 1) m->dstream = keel_arena_take(arena, c->own_rows * c->hidden);
     keel_work_plan(c, arena, &m->work);
+    m->embedding.all = m->work.branch;
 }
 
 // Layer L's first join takes in the MLP of the layer below, the last join (L: their number) that of the last layer.
@@ -76,15 +77,19 @@ static void connect(keel_model *m) {
         keel_slot *slot = &m->slots[s];
         for (size_t l = 0; l < layers; l++) {
             connect_join(m, l, &slot->layers[l].join1);
-            keel_layer_connect(&m->context, &p->layers[l], &m->places.layers[l], &slot->layers[l]);
+            keel_layer_connect(&m->context, &p->layers[l], &m->crossings.layers[l], &m->places.layers[l],
+                               &slot->layers[l]);
             if (m->experts) keel_moe_connect(&m->experts[l], &slot->layers[l].moe);
         }
         connect_join(m, layers, &slot->last);
+        slot->last.vectors = m->crossings.last;
     }
     m->embedding.token = p->token_embedding;
     m->embedding.position = p->position_embedding;
+    m->embedding.crossing = &m->crossings.embedding;
     m->embedding.tap = m->places.embedding.value;
     m->head.linear = &p->head;
+    m->head.crossings = &m->crossings;
     m->head.tap = m->places.head.value;
     m->head.grad_tap = m->places.head.grad;
 }
@@ -122,29 +127,23 @@ static keel_status open_experts(keel_model *m) {
     return status;
 }
 
-static keel_status check_mesh(const keel_mesh *mesh) {
-    if (mesh->tp == 1) return KEEL_OK;
-    return keel_fail(KEEL_ERR_CONFIG,
-                     "parallel_config: model_parallel %u: this trainer is data, expert and pipeline parallel, it must "
-                     "be 1",
-                     mesh->tp);
-}
-
 keel_status keel_model_open(const keel_model_plan *given, keel_model **model) {
     const keel_model_config *config = given->config;
     keel_taps *taps = given->taps;
-    keel_status status = check_mesh(given->mesh);
-    if (status) return status;
     keel_model *m = calloc(1, sizeof *m);
     if (!m) return keel_fail(KEEL_ERR_MEMORY, "no memory for the model");
     m->probe = keel_taps_probe(taps);
     m->taps = taps;
     m->collectives = given->collectives;
     m->initializer_range = config->initializer_range;
-    status = keel_context_init(config, given->micro_batch, keel_taps_threads(taps), given->mesh, &m->context);
+    keel_status status =
+        keel_context_init(config, given->micro_batch, keel_taps_threads(taps), given->mesh, &m->context);
     if (given->stage) m->context.stage = *given->stage;
     if (status == KEEL_OK) status = keel_parameters_build(&m->context, &m->parameters);
     if (status == KEEL_OK) status = open_experts(m);
+    if (status == KEEL_OK) keel_head_size(&m->context, &m->head);
+    if (status == KEEL_OK)
+        status = keel_crossings_open(&m->context, given->collectives, m->head.chunk_rows, &m->crossings);
     if (status == KEEL_OK) status = keel_places_open(&m->context, taps, &m->places);
     if (status == KEEL_OK) status = open_slots(m, given->slots ? given->slots : 1, given->recompute);
     if (status != KEEL_OK) goto failed;
@@ -154,6 +153,7 @@ keel_status keel_model_open(const keel_model_plan *given, keel_model **model) {
     if (status != KEEL_OK) goto failed;
     plan(m, &m->arena);
     m->context.clock = &m->clock;
+    m->context.failure = &m->failure;
     keel_position_init(&m->context, &m->work.attention.position);
     *model = m;
     return KEEL_OK;
@@ -165,6 +165,7 @@ failed:
 void keel_model_close(keel_model *model) {
     if (!model) return;
     keel_parameters_free(&model->parameters);
+    keel_crossings_close(&model->crossings);
     keel_places_close(&model->places);
     keel_arena_free(&model->arena);
     free(model->experts);
@@ -193,9 +194,6 @@ const keel_hf_tensor *keel_model_hf_tensors(const keel_model *model, size_t *cou
 size_t keel_model_numel(const keel_model *model) {
     return model->parameters.numel;
 }
-size_t keel_model_stream_numel(const keel_model *model) {
-    return model->context.rows * model->context.hidden;
-}
 size_t keel_model_token_count(const keel_model *model) {
     return model->context.batch * (model->context.seq + 1);
 }
@@ -214,6 +212,10 @@ void keel_model_take_weights(keel_model *model) {
             keel_round_copy(precision, c->weights + p->offset + at, c->master + p->offset + at,
                             p->numel - at < PIECE ? p->numel - at : PIECE);
     }
+}
+
+size_t keel_model_stream_numel(const keel_model *model) {
+    return model->context.own_rows * model->context.hidden;
 }
 
 size_t keel_model_bytes(const keel_model *model) {
@@ -253,7 +255,7 @@ void keel_model_seconds(const keel_model *model, double seconds[KEEL_PART_COUNT]
 double keel_model_flops(const keel_model *model) {
     const keel_context *c = &model->context;
     double rows = (double)c->rows, width = (double)(c->heads * c->head_size);
-    double weights = (double)c->hidden * (double)(c->qkv_size + c->hidden + c->experts);
+    double weights = (double)c->hidden * (double)(c->qkv_size + c->core_size + c->experts);
     weights += (double)c->hidden * (double)(c->up_size + c->intermediate) * (c->experts ? (double)c->chosen : 1);
     double attention = (double)c->batch * (double)c->seq * (double)(c->seq + 1) / 2 * width * 2;
     double products = rows * weights + attention;

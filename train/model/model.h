@@ -51,7 +51,7 @@ const keel_param *keel_model_params(const keel_model *model, size_t *count);
 uint32_t keel_model_whole_param_count(const keel_model *model); // those of other stages with them
 const keel_hf_tensor *keel_model_hf_tensors(const keel_model *model, size_t *count);
 size_t keel_model_numel(const keel_model *model);        // of the flat buffers
-size_t keel_model_stream_numel(const keel_model *model); // B T C: of the residual stream between two stages
+size_t keel_model_stream_numel(const keel_model *model); // R C: of the residual stream between two stages
 size_t keel_model_token_count(const keel_model *model);  // B (T + 1)
 float *keel_model_weights(keel_model *model);            // flat, 64-byte aligned, float32 whatever the products take
 size_t keel_model_bytes(const keel_model *model);        // allocated, weights included
@@ -78,10 +78,11 @@ keel_status keel_model_forward(keel_model *model, const uint32_t *tokens, double
 typedef void keel_grad_ready(void *context, size_t begin);
 keel_status keel_model_backward(keel_model *model, keel_grad_ready *ready, void *context);
 
-// The same for SLOT of one stage of several. STREAM [B T, C]: the residual stream that the stage before gives, the
-// caller's until the slot's backward pass is over; not looked at on the first stage. OUT [B T, C]: the stream for the
-// stage behind; not touched on the last stage, which alone sets *LOSS_SUM and writes to GRAD, and whose backward pass
-// must follow at once. TOKENS are read on the first and the last.
+// The same for SLOT of one stage of several. STREAM [R, C], R = N but under sequence parallel, where it is this rank's
+// share of the rows: the residual stream that the stage before gives, the caller's until the slot's backward pass is
+// over; not looked at on the first stage. OUT [R, C]: the stream for the stage behind; not touched on the last stage,
+// which alone sets *LOSS_SUM and writes to GRAD, and whose backward pass must follow at once. TOKENS are read on the
+// first and the last.
 typedef struct keel_stage_forward {
     size_t slot;
     const uint32_t *tokens;
@@ -90,7 +91,7 @@ typedef struct keel_stage_forward {
     float *stream, *out;
 } keel_stage_forward;
 keel_status keel_model_forward_stage(keel_model *model, const keel_stage_forward *pass, double *loss_sum);
-// Completes GRAD of the slot. DSTREAM [B T, C]: gradient by what the stage gave to the one behind (not looked at on the
+// Completes GRAD of the slot. DSTREAM [R, C]: gradient by what the stage gave to the one behind (not looked at on the
 // last stage), becomes that by what it had from the one before; NULL for the whole model.
 typedef struct keel_stage_backward {
     size_t slot;

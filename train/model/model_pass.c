@@ -4,11 +4,11 @@
 #include "train/model/model_state.h"
 
 static keel_status check_tokens(const keel_model *m, const uint32_t *tokens) {
-    size_t width = m->context.seq + 1;
+    const size_t width = m->context.seq + 1, vocab = m->context.vocab * (size_t)m->context.mesh->model_parallel.size;
     for (size_t i = 0; i < m->context.batch * width; i++)
-        if (tokens[i] >= m->context.vocab)
+        if (tokens[i] >= vocab)
             return keel_fail(KEEL_ERR_FORMAT, "token %u at sequence %zu, position %zu is not below vocab_size %zu",
-                             tokens[i], i / width, i % width, m->context.vocab);
+                             tokens[i], i / width, i % width, vocab);
     return KEEL_OK;
 }
 
@@ -34,6 +34,7 @@ keel_status keel_model_forward_stage(keel_model *model, const keel_stage_forward
     keel_status status = take_tokens(model, slot, pass->tokens);
     if (status) return status;
     c->grad = pass->grad;
+    model->failure = KEEL_OK;
     c->scale = pass->scale;
     if (!keel_stage_is_first(&c->stage)) slot->layers[0].join1.state.stream = pass->stream;
     if (!keel_stage_is_last(&c->stage)) slot->last.state.stream = pass->out;
@@ -53,7 +54,7 @@ keel_status keel_model_forward_stage(keel_model *model, const keel_stage_forward
     if (keel_stage_is_last(&c->stage))
         *loss_sum = keel_head_run(c, &model->head, slot->last.state.normed, slot->tokens, pass->scale);
     keel_poll(model->probe);
-    return KEEL_OK;
+    return model->failure;
 }
 
 // What LAYER did not keep.
@@ -71,6 +72,7 @@ keel_status keel_model_backward_stage(keel_model *model, const keel_stage_backwa
     const bool last = keel_stage_is_last(&c->stage);
     keel_status status = KEEL_OK;
     float *dstream = pass->dstream ? pass->dstream : model->dstream;
+    model->failure = KEEL_OK;
     c->grad = pass->grad;
     c->ready = pass->ready;
     c->ready_context = pass->context;
@@ -87,7 +89,7 @@ keel_status keel_model_backward_stage(keel_model *model, const keel_stage_backwa
     if (!status) keel_context_tell(c, 0);
     c->grad = NULL;
     c->ready = NULL;
-    return status;
+    return status ? status : model->failure;
 }
 
 keel_status keel_model_forward(keel_model *model, const uint32_t *tokens, double scale, float *grad, double *loss_sum) {

@@ -13,15 +13,23 @@ static void print_count(FILE *out, size_t count) {
         fprintf(out, "%zu", count);
 }
 
+static void format_shape(const keel_param *p, const size_t *dims, char *text, size_t size) {
+    size_t used = 0;
+    for (uint32_t d = 0; d < p->ndim; d++)
+        used += (size_t)snprintf(text + used, size - used, "%s%zu", d ? ", " : "[", dims[d]);
+    snprintf(text + used, size - used, "]");
+}
+
 static void print_param(FILE *out, const keel_param *p, const char *prefix) {
-    char shape[96] = "[";
-    for (uint32_t d = 0; d < p->ndim; d++) {
-        const size_t used = strlen(shape);
-        snprintf(shape + used, sizeof shape - used, "%zu%s", p->shape[d], d + 1 < p->ndim ? ", " : "]");
-    }
+    char shape[96];
+    format_shape(p, p->whole, shape, sizeof shape);
     size_t skip = strlen(prefix);
     fprintf(out, "%*s%-28s %-16s ", skip ? 4 : 2, "", p->name + skip, shape);
-    print_count(out, p->numel);
+    print_count(out, p->whole_numel);
+    if (p->cut != KEEL_CUT_NONE) {
+        format_shape(p, p->shape, shape, sizeof shape);
+        fprintf(out, ", %s of it here", shape);
+    }
     fputc('\n', out);
 }
 
@@ -59,12 +67,22 @@ static void print_experts(const keel_context *c, FILE *out) {
 void keel_model_print(const keel_model *model, FILE *out) {
     const keel_context *c = &model->context;
     fprintf(out, "model: %s, ", c->gpt2 ? "gpt2" : "llama");
-    print_count(out, model->parameters.numel);
-    fprintf(out, " parameters\n");
-    fprintf(out, "  batch %zu x %zu tokens, hidden %zu, %zu layers, %zu heads of %zu", c->batch, c->seq, c->hidden,
-            c->layers, c->heads, c->head_size);
-    if (c->kv_heads != c->heads) fprintf(out, " (%zu for keys and values)", c->kv_heads);
-    fprintf(out, ", mlp %zu, vocabulary %zu, head %s\n", c->intermediate, c->vocab, c->tied ? "tied" : "of its own");
+    print_count(out, model->parameters.whole_numel);
+    fprintf(out, " parameters");
+    if (model->parameters.numel < model->parameters.whole_numel) {
+        fprintf(out, ", ");
+        print_count(out, model->parameters.numel);
+        fprintf(out, " of them here");
+    }
+    const size_t ranks = (size_t)c->mesh->model_parallel.size;
+    fprintf(out, "\n  batch %zu x %zu tokens, hidden %zu, %zu layers, %zu heads of %zu", c->batch, c->seq, c->hidden,
+            c->layers, c->heads * ranks, c->head_size);
+    if (c->kv_heads != c->heads) fprintf(out, " (%zu for keys and values)", c->kv_heads * ranks);
+    fprintf(out, ", mlp %zu, vocabulary %zu, head %s\n", c->intermediate * ranks, c->vocab * ranks,
+            c->tied ? "tied" : "of its own");
+    if (ranks > 1)
+        fprintf(out, "  heads, mlp and vocabulary are shared out over %zu ranks%s\n", ranks,
+                c->mesh->sequence ? ", and so are the rows between the products" : "");
     if (c->experts) print_experts(c, out);
     print_formats(&c->formats, out);
     int32_t layer = -1;

@@ -2,6 +2,7 @@
 #ifndef KEEL_TRAIN_MODEL_MODEL_STATE_H
 #define KEEL_TRAIN_MODEL_MODEL_STATE_H
 
+#include "train/model/crossing.h"
 #include "train/model/embedding.h"
 #include "train/model/head.h"
 #include "train/model/layer.h"
@@ -20,6 +21,7 @@ struct keel_model {
     keel_clock clock;
     keel_context context;
     keel_parameters parameters;
+    keel_crossings crossings;
     keel_places places;
     keel_arena arena;
     keel_embedding embedding;
@@ -29,7 +31,8 @@ struct keel_model {
     size_t slot_count;
     keel_head head;
     double initializer_range;
-    float *dstream; // [N, C] gradient by the residual stream; where there is but one stage
+    keel_status failure;
+    float *dstream; // [R, C] gradient by the residual stream; where there is but one stage
 };
 
 #endif

@@ -129,6 +129,7 @@ keel_status keel_moe_backward(const keel_context *context, const keel_moe *moe, 
     float *drows = here ? scratch->dout : moe->sent;
     keel_dispatch_backward(context, &layer->dispatch, dy, layer->returned, layer->router.state.weights, moe->halfway,
                            drows, moe->dweights);
+    keel_cross(context, layer->weights, moe->dweights);
     keel_status status = KEEL_OK;
     if (!here)
         status =

@@ -3,6 +3,7 @@
 #ifndef KEEL_TRAIN_MODEL_MOE_H
 #define KEEL_TRAIN_MODEL_MOE_H
 
+#include "train/model/crossing.h"
 #include "train/model/dispatch.h"
 #include "train/model/exchange.h"
 #include "train/model/experts.h"
@@ -23,6 +24,7 @@ typedef struct keel_moe_layer {
     keel_experts experts;
     float *returned; // [rows, C] of dispatch: what the experts have made of them; theirs itself where all are here
     const keel_routing_taps *taps;
+    keel_collective *weights; // completes gradients by the weights over tensor ranks; NULL: there is one
 } keel_moe_layer;
 
 typedef struct keel_moe { // what the layers share
@@ -46,13 +48,13 @@ keel_status keel_moe_open(const keel_context *context, keel_collectives *collect
                           keel_moe_common *common);
 void keel_moe_connect(keel_moe_common *common, keel_moe_layer *layer);
 
-// X [N, C] -> Y [N, C]. Adds to LAYER->common->totals.
+// X [N, C] -> Y [N, C], this tensor rank's summand of it. Adds to LAYER->common->totals.
 keel_status keel_moe_forward(const keel_context *context, const keel_moe *moe, keel_moe_layer *layer, const float *x,
                              float *y);
 // The experts' rows alone, of a routing that is known.
 keel_status keel_moe_form_rows(const keel_context *context, const keel_moe *moe, const keel_moe_layer *layer,
                                const float *x);
-// DY [N, C] -> DX [N, C]; gradients of the router's and the experts' matrices into the context's.
+// DY [N, C] -> DX [N, C], a summand too; gradients of the router's and the experts' matrices into the context's.
 keel_status keel_moe_backward(const keel_context *context, const keel_moe *moe, const keel_moe_layer *layer,
                               const float *x, const float *dy, float *dx);
 

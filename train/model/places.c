@@ -38,6 +38,8 @@ static size_t width_of(const keel_context *context, keel_place place) {
     switch (place) {
     case KEEL_PLACE_QKV:
         return context->qkv_size;
+    case KEEL_PLACE_CORE:
+        return context->core_size;
     case KEEL_PLACE_ROUTER:
         return context->experts;
     case KEEL_PLACE_UP:
@@ -49,18 +51,44 @@ static size_t width_of(const keel_context *context, keel_place place) {
     }
 }
 
-// EACH rows of WIDTH for every token. ORDER counts the places in forward order; backward they come the other way round.
+// What the tensor ranks have of a place.
+typedef enum spread {
+    ROWS,    // each its rows of the stream, with sequence parallel; else all the same
+    COLUMNS, // each its columns
+    COPIES,  // all the same
+} spread;
+
+static spread spread_of(keel_place place) {
+    switch (place) {
+    case KEEL_PLACE_QKV:
+    case KEEL_PLACE_CORE:
+    case KEEL_PLACE_UP:
+    case KEEL_PLACE_ACT:
+        return COLUMNS;
+    case KEEL_PLACE_ROUTER:
+        return COPIES;
+    default:
+        return ROWS;
+    }
+}
+
+// EACH rows for every token, of which WIDTH columns are this rank's. ORDER counts the places in forward order; backward
+// they come the other way round.
 static keel_status add(const keel_context *context, keel_taps *taps, keel_site_info *info, size_t each, size_t width,
-                       size_t order, keel_place_taps *out) {
-    size_t places = context->layers * KEEL_PLACE_COUNT + 3;
+                       spread how, size_t order, keel_place_taps *out) {
+    size_t places = keel_places_count(context->layers);
+    const keel_comm *tensor = &context->mesh->model_parallel;
+    const bool alike = how == COPIES || (how == ROWS && !context->mesh->sequence);
+    const size_t rows = how == ROWS ? context->own_rows : context->rows;
     info->dtype = KEEL_F32;
     info->layout = KEEL_LAYOUT_SAMPLE;
     info->ndim = 3;
     info->shape[0] = context->batch;
     info->shape[1] = context->seq * each;
-    info->shape[2] = width;
-    info->numel = (uint64_t)context->rows * each * width;
-    info->replica_count = 1;
+    info->shape[2] = how == COLUMNS ? width * (size_t)tensor->size : width;
+    info->numel = (uint64_t)context->rows * each * info->shape[2];
+    info->replica_index = alike ? (uint32_t)tensor->rank : 0;
+    info->replica_count = alike ? (uint32_t)tensor->size : 1;
     info->stage = (int32_t)context->stage.index;
     info->quantity = KEEL_ACTIVATION;
     info->phase = KEEL_PHASE_FORWARD;
@@ -70,15 +98,17 @@ static keel_status add(const keel_context *context, keel_taps *taps, keel_site_i
     info->quantity = KEEL_ACTIVATION_GRAD;
     info->phase = KEEL_PHASE_BACKWARD;
     info->order = (uint32_t)(places - 1 - order);
-    return keel_taps_add(taps, info, &out->grad);
+    status = keel_taps_add(taps, info, &out->grad);
+    if (status == KEEL_OK) out->value->numel = out->grad->numel = rows * each * width;
+    return status;
 }
 
 static keel_status add_outer(const keel_context *context, keel_taps *taps, const char *name, const char *module,
-                             size_t width, size_t order, keel_place_taps *out) {
+                             size_t width, spread how, size_t order, keel_place_taps *out) {
     keel_site_info info = {.layer = -1};
     snprintf(info.name, sizeof info.name, "%s", name);
     snprintf(info.module, sizeof info.module, "%s", module);
-    return add(context, taps, &info, 1, width, order, out);
+    return add(context, taps, &info, 1, width, how, order, out);
 }
 
 static keel_status add_inner(const keel_context *context, keel_taps *taps, size_t layer, keel_place place, size_t order,
@@ -92,7 +122,8 @@ static keel_status add_inner(const keel_context *context, keel_taps *taps, size_
     else
         snprintf(info.name, sizeof info.name, "layers.%zu", layer);
     snprintf(info.module, sizeof info.module, "%s", kind.module);
-    return add(context, taps, &info, sorted ? context->chosen : 1, width_of(context, place), order, out);
+    return add(context, taps, &info, sorted ? context->chosen : 1, width_of(context, place), spread_of(place), order,
+               out);
 }
 
 // N numbers of a layer that are no module's output.
@@ -144,7 +175,7 @@ static keel_status add_routing(const keel_context *context, keel_taps *taps, siz
 }
 
 static keel_status add_layer(const keel_context *context, keel_taps *taps, size_t layer, keel_layer_places *places) {
-    const size_t before = 1 + layer * KEEL_PLACE_COUNT;
+    const size_t before = keel_places_order(layer, 0);
     keel_status status = KEEL_OK;
     for (keel_place place = 0; place < KEEL_PLACE_COUNT && status == KEEL_OK; place++) {
         const size_t order = before + place;
@@ -160,14 +191,16 @@ keel_status keel_places_open(const keel_context *context, keel_taps *taps, keel_
     const keel_stage *stage = &context->stage;
     keel_places p = {.layers = calloc(stage->layers, sizeof *p.layers)};
     if (!p.layers) return keel_fail(KEEL_ERR_MEMORY, "no memory for the taps of %zu layers", stage->layers);
-    const size_t c = context->hidden, behind = 1 + context->layers * KEEL_PLACE_COUNT;
+    const size_t c = context->hidden, behind = keel_places_order(context->layers, 0);
     keel_status status = KEEL_OK;
-    if (keel_stage_is_first(stage)) status = add_outer(context, taps, "embedding", "embedding", c, 0, &p.embedding);
+    if (keel_stage_is_first(stage))
+        status = add_outer(context, taps, "embedding", "embedding", c, ROWS, 0, &p.embedding);
     for (size_t l = 0; l < stage->layers && status == KEEL_OK; l++)
         status = add_layer(context, taps, stage->first + l, &p.layers[l]);
     if (keel_stage_is_last(stage)) {
-        if (status == KEEL_OK) status = add_outer(context, taps, "final_norm", "norm", c, behind, &p.final_norm);
-        if (status == KEEL_OK) status = add_outer(context, taps, "head", "head", context->vocab, behind + 1, &p.head);
+        if (status == KEEL_OK) status = add_outer(context, taps, "final_norm", "norm", c, ROWS, behind, &p.final_norm);
+        if (status == KEEL_OK)
+            status = add_outer(context, taps, "head", "head", context->vocab, COLUMNS, behind + 1, &p.head);
     }
     if (status != KEEL_OK) {
         keel_places_close(&p);

@@ -18,10 +18,18 @@ typedef enum keel_place { // outputs of the modules of a layer, in forward order
     KEEL_PLACE_COUNT
 } keel_place;
 
-// The order of a place of LAYER among all of a model with LAYERS, forward or backward.
+// The order of a place of LAYER in the forward data flow of the whole model; behind the last layer come the last norm
+// and the head.
+static inline size_t keel_places_order(size_t layer, keel_place place) {
+    return 1 + layer * KEEL_PLACE_COUNT + place;
+}
+static inline size_t keel_places_count(size_t layers) {
+    return layers * KEEL_PLACE_COUNT + 3;
+}
+// The same of a model with LAYERS in either direction: backward the places come the other way round.
 static inline uint32_t keel_place_order(size_t layers, size_t layer, keel_place place, bool backward) {
-    const size_t order = 1 + layer * KEEL_PLACE_COUNT + place, last = layers * KEEL_PLACE_COUNT + 2;
-    return (uint32_t)(backward ? last - order : order);
+    const size_t order = keel_places_order(layer, place);
+    return (uint32_t)(backward ? keel_places_count(layers) - 1 - order : order);
 }
 
 typedef struct keel_place_taps {

@@ -134,7 +134,9 @@ void keel_router_backward(const keel_context *context, const keel_router *router
     }
     keel_tap_end(router->grad_tap);
     keel_linear_backward_weight(context, linear, n, x, dlogits, false);
-    keel_gemm(n, context->hidden, experts, (keel_operand){dlogits, experts, false},
-              (keel_operand){context->weights + linear->weight, context->hidden, false}, true, dx, context->hidden);
+    // Every tensor rank has it whole: one of them adds it to the sum over them.
+    if (context->mesh->model_parallel.rank == 0)
+        keel_gemm(n, context->hidden, experts, (keel_operand){dlogits, experts, false},
+                  (keel_operand){context->weights + linear->weight, context->hidden, false}, true, dx, context->hidden);
     keel_lap(context, KEEL_PART_ROUTING);
 }

@@ -45,7 +45,8 @@ void keel_router_plan_state(const keel_context *context, keel_arena *arena, keel
 // X [N, C]. Fills STATE; of STATE.routed all but the dropped assignments.
 void keel_router_forward(const keel_context *context, const keel_router *router, const float *x);
 
-// DWEIGHTS [N, K]: gradient by the weights. Adds what comes through the router to DX [N, C], and writes the gradient of
+// DWEIGHTS [N, K]: gradient by the weights. Adds what comes through the router to DX [N, C], on the first tensor rank,
+// whose sum over these ranks is wanted, and writes the gradient of
 // its matrix; DLOGITS [N, E] is scratch. The gradients of both losses, of which STATE.routed of all ranks is needed,
 // come with it.
 void keel_router_backward(const keel_context *context, const keel_router *router, const float *x, const float *dweights,

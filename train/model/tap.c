@@ -68,6 +68,7 @@ keel_status keel_taps_add(keel_taps *taps, const keel_site_info *info, keel_tap 
     keel_tap *t = calloc(1, sizeof *t);
     if (!t) return keel_fail(KEEL_ERR_MEMORY, "no memory for a tap of %s", info->name);
     t->taps = taps;
+    t->numel = info->numel;
     t->gradient = info->quantity == KEEL_ACTIVATION_GRAD || info->quantity == KEEL_GRAD_UNREDUCED;
     keel_status status = keel_site_add(taps->probe, info, &t->site);
     if (status != KEEL_OK) {
@@ -107,11 +108,9 @@ static const char *quantity_of(const keel_fault_config *fault) {
     }
 }
 
-static const keel_site_info *find_site(const keel_taps *taps, const keel_fault_config *fault) {
-    for (size_t i = 0; i < taps->count; i++) {
-        const keel_site_info *info = keel_site_get_info(taps->list[i]->site);
-        if (hits(fault, info)) return info;
-    }
+static const keel_tap *find_tap(const keel_taps *taps, const keel_fault_config *fault) {
+    for (size_t i = 0; i < taps->count; i++)
+        if (hits(fault, keel_site_get_info(taps->list[i]->site))) return taps->list[i];
     return NULL;
 }
 
@@ -146,19 +145,20 @@ static bool same_moment(const keel_fault_config *a, const keel_fault_config *b) 
 }
 
 bool keel_taps_find(const keel_taps *taps, const keel_fault_config *fault) {
-    return !quantity_of(fault) || find_site(taps, fault);
+    return !quantity_of(fault) || find_tap(taps, fault);
 }
 
 keel_status keel_taps_check(const keel_taps *taps, const bool *elsewhere) {
     for (size_t i = 0; i < taps->fault_count; i++) {
         const keel_fault_config *fault = &taps->faults[i];
         if (!quantity_of(fault)) continue;
-        const keel_site_info *info = find_site(taps, fault);
-        if (!info && elsewhere && elsewhere[i]) continue;
-        if (!info) return fail_unknown(taps, fault);
-        if (fault->index < 0 || (uint64_t)fault->index >= info->numel)
-            return keel_yaml_fail_key(fault->node, "index", "%s has %llu elements", info->name,
-                                      (unsigned long long)info->numel);
+        const keel_tap *tap = find_tap(taps, fault);
+        if (!tap && elsewhere && elsewhere[i]) continue;
+        if (!tap) return fail_unknown(taps, fault);
+        const keel_site_info *info = keel_site_get_info(tap->site);
+        if (fault->index < 0 || (uint64_t)fault->index >= tap->numel)
+            return keel_yaml_fail_key(fault->node, "index", "%s has %llu elements%s", info->name,
+                                      (unsigned long long)tap->numel, tap->numel < info->numel ? " on this rank" : "");
         for (size_t j = 0; j < i; j++)
             if (hits(&taps->faults[j], info) && same_moment(&taps->faults[j], fault))
                 return keel_yaml_fail_key(fault->node, "site", "another fault hits %s at the same step", info->name);

@@ -17,6 +17,7 @@ typedef struct keel_tap_block {
 typedef struct keel_tap {
     keel_site *site;
     keel_taps *taps;
+    uint64_t numel;                   // of what this rank has of the tensor; what OFFSET and a fault's index count in
     keel_tap_block *blocks;           // block form, between begin and end: one per thread
     const keel_fault_config *fault;   // due at this tap in this step, if armed
     struct keel_tap *earlier, *later; // of the same tensor, seen before or after this; see keel_taps_pair
@@ -36,8 +37,9 @@ void keel_taps_close(keel_taps *taps); // NULL is fine
 keel_probe *keel_taps_probe(keel_taps *taps);
 int keel_taps_threads(const keel_taps *taps); // threads that block forms serve
 
-// Registers the site and gives its tap, owned by TAPS. Of activation_grad and grad_unreduced the data are gradients; of
-// other quantities where the caller says so in the tap.
+// Registers the site and gives its tap, owned by TAPS. Where the rank has a part of the tensor only, the caller sets
+// the tap's numel. Of activation_grad and grad_unreduced the data are gradients; of other quantities where the caller
+// says so in the tap.
 keel_status keel_taps_add(keel_taps *taps, const keel_site_info *info, keel_tap **tap);
 // EARLIER and LATER see the same tensor, which nothing but faults changes in between: where both are asked the same in
 // a step, and no fault is due, it is looked at once. Both in block form.

@@ -184,15 +184,16 @@ static void look(const keel_collective *collective, bool out) {
     keel_site *site = out ? collective->out_site : collective->in_site;
     const bool share = is_share(plan, out);
     const size_t begin = share ? (size_t)collective->begins[plan->comm->rank] : 0;
-    const size_t count = share ? (size_t)collective->counts[plan->comm->rank] : plan->count;
+    const size_t count = share ? (size_t)collective->counts[plan->comm->rank] : collective->count;
     char *data = (char *)collective->data + begin * keel_dtype_size(plan->dtype);
     if (tap) keel_tap_part(tap, (float *)(void *)data, begin, count);
     if (site) keel_observe(site, data, count);
 }
 
 // From here on the rank waits for others, until finish, or end_start where the call only starts it.
-static void begin(keel_collective *collective, void *data) {
+static void begin(keel_collective *collective, void *data, size_t count) {
     collective->data = data;
+    collective->count = count;
     look(collective, false);
     collective->started = keel_seconds();
     keel_wait_begin(collective->probe);
@@ -232,19 +233,22 @@ static keel_status end_start(keel_collective *collective, int code) {
     return code == MPI_SUCCESS ? KEEL_OK : mpi_failed(collective->plan.name, code);
 }
 
-keel_status keel_all_reduce(keel_collective *collective, void *data) {
+keel_status keel_all_reduce_first(keel_collective *collective, void *data, size_t count) {
     const keel_collective_plan *plan = &collective->plan;
     if (plan->comm->size == 1) return KEEL_OK;
-    begin(collective, data);
-    const int count = plan->whole ? 1 : (int)plan->count;
-    return end_blocking(collective,
-                        MPI_Allreduce(MPI_IN_PLACE, data, count, collective->type, plan->op, plan->comm->mpi));
+    begin(collective, data, count);
+    return end_blocking(collective, MPI_Allreduce(MPI_IN_PLACE, data, plan->whole ? 1 : (int)count, collective->type,
+                                                  plan->op, plan->comm->mpi));
+}
+
+keel_status keel_all_reduce(keel_collective *collective, void *data) {
+    return keel_all_reduce_first(collective, data, collective->plan.count);
 }
 
 keel_status keel_reduce_scatter(keel_collective *collective, void *data) {
     const keel_collective_plan *plan = &collective->plan;
     if (plan->comm->size == 1) return KEEL_OK;
-    begin(collective, data);
+    begin(collective, data, plan->count);
     return end_blocking(collective, MPI_Reduce_scatter(MPI_IN_PLACE, data, collective->counts, collective->type,
                                                        plan->op, plan->comm->mpi));
 }
@@ -252,7 +256,7 @@ keel_status keel_reduce_scatter(keel_collective *collective, void *data) {
 keel_status keel_all_gather(keel_collective *collective, void *data) {
     const keel_collective_plan *plan = &collective->plan;
     if (plan->comm->size == 1) return KEEL_OK;
-    begin(collective, data);
+    begin(collective, data, plan->count);
     return end_blocking(collective, MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, collective->counts,
                                                    collective->begins, collective->type, plan->comm->mpi));
 }
@@ -260,7 +264,7 @@ keel_status keel_all_gather(keel_collective *collective, void *data) {
 keel_status keel_reduce(keel_collective *collective, void *data) {
     const keel_collective_plan *plan = &collective->plan;
     if (plan->comm->size == 1) return KEEL_OK;
-    begin(collective, data);
+    begin(collective, data, plan->count);
     const bool root = plan->comm->rank == 0;
     return end_blocking(collective, MPI_Reduce(root ? MPI_IN_PLACE : data, root ? data : NULL, (int)plan->count,
                                                collective->type, plan->op, 0, plan->comm->mpi));
@@ -269,7 +273,7 @@ keel_status keel_reduce(keel_collective *collective, void *data) {
 keel_status keel_broadcast(keel_collective *collective, void *data) {
     const keel_collective_plan *plan = &collective->plan;
     if (plan->comm->size == 1) return KEEL_OK;
-    begin(collective, data);
+    begin(collective, data, plan->count);
     const size_t width = keel_dtype_size(plan->dtype);
     for (size_t at = 0; at < plan->count; at += MAX_PIECE) {
         const size_t take = plan->count - at < MAX_PIECE ? plan->count - at : MAX_PIECE;
@@ -278,6 +282,21 @@ keel_status keel_broadcast(keel_collective *collective, void *data) {
     }
     finish(collective, collective->started);
     return KEEL_OK;
+}
+
+keel_status keel_collective_run(keel_collective *collective, void *data) {
+    switch (collective->plan.kind) {
+    case KEEL_REDUCE_SCATTER:
+        return keel_reduce_scatter(collective, data);
+    case KEEL_ALL_GATHER:
+        return keel_all_gather(collective, data);
+    case KEEL_BROADCAST:
+        return keel_broadcast(collective, data);
+    case KEEL_REDUCE:
+        return keel_reduce(collective, data);
+    default:
+        return keel_all_reduce(collective, data);
+    }
 }
 
 // COUNTS and BEGINS [ranks] in rows, for MPI; gives the number of elements.
@@ -319,7 +338,7 @@ keel_status keel_all_to_all(keel_collective *collective, void *send, const uint3
 // NOLINTBEGIN(clang-analyzer-optin.mpi.MPI-Checker)
 keel_status keel_all_reduce_start(keel_collective *collective, void *data) {
     const keel_collective_plan *plan = &collective->plan;
-    begin(collective, data);
+    begin(collective, data, plan->count);
     const int code = MPI_Iallreduce(MPI_IN_PLACE, data, (int)plan->count, collective->type, plan->op, plan->comm->mpi,
                                     &collective->request);
     return end_start(collective, code);
@@ -327,7 +346,7 @@ keel_status keel_all_reduce_start(keel_collective *collective, void *data) {
 
 keel_status keel_reduce_scatter_start(keel_collective *collective, void *data) {
     const keel_collective_plan *plan = &collective->plan;
-    begin(collective, data);
+    begin(collective, data, plan->count);
     const int code = MPI_Ireduce_scatter(MPI_IN_PLACE, data, collective->counts, collective->type, plan->op,
                                          plan->comm->mpi, &collective->request);
     return end_start(collective, code);
@@ -335,7 +354,7 @@ keel_status keel_reduce_scatter_start(keel_collective *collective, void *data) {
 
 keel_status keel_all_gather_start(keel_collective *collective, void *data) {
     const keel_collective_plan *plan = &collective->plan;
-    begin(collective, data);
+    begin(collective, data, plan->count);
     const int code = MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, collective->counts, collective->begins,
                                      collective->type, plan->comm->mpi, &collective->request);
     return end_start(collective, code);
@@ -343,14 +362,14 @@ keel_status keel_all_gather_start(keel_collective *collective, void *data) {
 
 keel_status keel_send_start(keel_collective *collective, void *data) {
     const keel_collective_plan *plan = &collective->plan;
-    begin(collective, data);
+    begin(collective, data, plan->count);
     return end_start(collective, MPI_Isend(data, (int)plan->count, collective->type, plan->peer, 0, plan->comm->mpi,
                                            &collective->request));
 }
 
 keel_status keel_receive_start(keel_collective *collective, void *data) {
     const keel_collective_plan *plan = &collective->plan;
-    begin(collective, data);
+    begin(collective, data, plan->count);
     return end_start(collective, MPI_Irecv(data, (int)plan->count, collective->type, plan->peer, 0, plan->comm->mpi,
                                            &collective->request));
 }

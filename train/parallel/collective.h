@@ -67,6 +67,7 @@ typedef struct keel_collective {
     keel_tap *in, *out;            // float32
     keel_site *in_site, *out_site; // other dtypes: seen, never disturbed
     void *data;                    // under way
+    size_t count;                  // of its elements
     double started;
     MPI_Request request;
 } keel_collective;
@@ -84,6 +85,8 @@ const keel_collective *keel_collectives_get(const keel_collectives *set, size_t 
 
 // In place over DATA [count]; KEEL_ERR_COMM with MPI's text. With one rank nothing is sent, and there are no sites.
 keel_status keel_all_reduce(keel_collective *collective, void *data);
+// Of the first COUNT elements alone, all ranks alike, for one whose last part is shorter.
+keel_status keel_all_reduce_first(keel_collective *collective, void *data, size_t count);
 // Leaves the sum of this rank's share in its place, and nothing of use beside it.
 keel_status keel_reduce_scatter(keel_collective *collective, void *data);
 keel_status keel_all_gather(keel_collective *collective, void *data); // this rank's share is in its place
@@ -93,6 +96,7 @@ keel_status keel_reduce(keel_collective *collective, void *data);     // to it; 
 // lie in GET alike, GOT[s] from rank s. SEND and GET do not overlap; with one rank nothing is done.
 keel_status keel_all_to_all(keel_collective *collective, void *send, const uint32_t *sent, void *get,
                             const uint32_t *got);
+keel_status keel_collective_run(keel_collective *collective, void *data); // in place, what its kind says
 // The same, not waited for: DATA is MPI's until keel_collective_wait. At least two ranks.
 keel_status keel_all_reduce_start(keel_collective *collective, void *data);
 keel_status keel_reduce_scatter_start(keel_collective *collective, void *data);

@@ -17,6 +17,10 @@ static keel_status check(const keel_parallel_config *config, int64_t world, int6
             "parallel_config: data_parallel %lld x model_parallel %lld x pipeline_stage %lld = %lld ranks, "
             "but the job has %lld",
             (long long)*dp, (long long)tp, (long long)pp, (long long)(*dp * model), (long long)world);
+    if (config->use_seq_parallel && tp == 1)
+        return keel_fail(KEEL_ERR_CONFIG,
+                         "parallel_config: use_seq_parallel needs model_parallel above 1, which is %lld",
+                         (long long)tp);
     if (*dp % ep)
         return keel_fail(KEEL_ERR_CONFIG, "parallel_config: expert_parallel %lld does not divide data_parallel %lld",
                          (long long)ep, (long long)*dp);
@@ -60,6 +64,7 @@ keel_status keel_mesh_open(const keel_parallel_config *config, MPI_Comm comm, ke
     const uint32_t pp = (uint32_t)config->pipeline_stage, ep = (uint32_t)config->expert_parallel;
     keel_mesh made = keel_mesh_alone();
     made.dp = dp, made.tp = tp, made.pp = pp, made.ep = ep;
+    made.sequence = config->use_seq_parallel;
     status = open_world(comm, &made.world);
     if (status) return status;
     const uint32_t rank = (uint32_t)made.world.rank;

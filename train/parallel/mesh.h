@@ -19,6 +19,7 @@ typedef struct keel_comm {
 
 typedef struct keel_mesh {
     uint32_t dp, tp, pp, ep;        // sizes
+    bool sequence;                  // rows between the products are shared out over model_parallel
     keel_comm world;                // all ranks of the trainer; its communicator exists with one rank too
     keel_comm data_parallel;        // dp ranks: the same part of the model, each with other data
     keel_comm model_parallel;       // tp ranks: the same data, each with its part of every cut matrix
@@ -31,7 +32,8 @@ typedef struct keel_mesh {
 } keel_mesh;
 
 // Makes communicators of its own over the ranks of COMM. KEEL_ERR_CONFIG, with the numbers, if the mesh is not the
-// world's size or expert_parallel does not divide data_parallel. Collective.
+// world's size, expert_parallel does not divide data_parallel, or rows are to be shared out over one tensor rank.
+// Collective.
 keel_status keel_mesh_open(const keel_parallel_config *config, MPI_Comm comm, keel_mesh *mesh);
 void keel_mesh_close(keel_mesh *mesh); // a mesh of zeros is fine
 

@@ -55,7 +55,7 @@ static keel_status add(keel_pipeline *p, size_t layer, bool gradient, bool up, k
                                 .count = keel_model_stream_numel(plan->model),
                                 .comm = &plan->mesh->pipeline,
                                 .peer = up ? rank + 1 : rank - 1,
-                                .copies = &plan->mesh->model_parallel,
+                                .copies = plan->mesh->sequence ? NULL : &plan->mesh->model_parallel,
                                 .gradient = gradient,
                                 .place = {.within = true,
                                           .phase = gradient ? KEEL_PHASE_BACKWARD : KEEL_PHASE_FORWARD,
