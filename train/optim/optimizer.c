@@ -37,11 +37,13 @@ static keel_status add_taps(keel_optimizer *o, const keel_model *model, keel_tap
         info.phase = KEEL_PHASE_REDUCTION;
         info.order = KEEL_ORDER_GRAD_REDUCED + whole - 1 - o->params[i].number;
         keel_status status = keel_taps_add(taps, &info, &o->taps[i].grad);
+        if (status == KEEL_OK) o->taps[i].grad->numel = o->params[i].numel;
         info.phase = KEEL_PHASE_OPTIMIZER;
         for (uint32_t q = 0; q < KEEL_STEP_TAPS && status == KEEL_OK; q++) {
             info.quantity = quantities[q];
             info.order = o->params[i].number * KEEL_STEP_TAPS + q;
             status = keel_taps_add(taps, &info, &o->taps[i].step[q]);
+            if (status == KEEL_OK) o->taps[i].step[q]->numel = o->params[i].numel;
         }
         if (status == KEEL_OK) status = add_rms_tap(o, taps, &o->params[i], info, &o->taps[i].rms);
         if (status != KEEL_OK) return status;

@@ -65,6 +65,7 @@ static keel_status add_taps(keel_buckets *made) {
         keel_param_describe_partial(param, made->plan.mesh, &info);
         const keel_status status = keel_taps_add(made->plan.taps, &info, &made->taps[i]);
         if (status) return status;
+        made->taps[i]->numel = param->numel;
     }
     return KEEL_OK;
 }
