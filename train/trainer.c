@@ -8,6 +8,7 @@
 
 #include "train/cpu_wait.h"
 #include "train/data/shards.h"
+#include "train/optim/groups.h"
 #include "train/pretrained.h"
 #include "train/recovery.h"
 #include "train/trainer_state.h"
@@ -150,12 +151,11 @@ static keel_status add_scalars(keel_trainer *trainer) {
     return status;
 }
 
-// Which faults some rank has the site of.
-static keel_status share_found(keel_trainer *trainer, double *found) {
-    const size_t count = trainer->config->fault_count;
+// What some rank has found, all know.
+static keel_status share_found(keel_trainer *trainer, const char *name, double *found, size_t count) {
     keel_collective *collective;
     const keel_status status = keel_collectives_add(trainer->collectives,
-                                                    &(keel_collective_plan){.name = "all_reduce.faults",
+                                                    &(keel_collective_plan){.name = name,
                                                                             .kind = KEEL_ALL_REDUCE,
                                                                             .when = KEEL_AT_START,
                                                                             .dtype = KEEL_F64,
@@ -163,9 +163,22 @@ static keel_status share_found(keel_trainer *trainer, double *found) {
                                                                             .comm = &trainer->mesh.world,
                                                                             .op = MPI_MAX},
                                                     &collective);
-    for (size_t i = 0; i < count; i++)
-        found[i] = keel_taps_find(trainer->taps, &trainer->config->faults[i]) && keel_faults_find(&trainer->faults, i);
     return status ? status : keel_all_reduce(collective, found);
+}
+
+// A group of parameters needs one on some stage.
+static keel_status check_groups(keel_trainer *trainer) {
+    const keel_optimizer_config *config = &trainer->config->optimizer;
+    double *found = calloc(config->group_count, sizeof *found);
+    keel_status status = keel_agree(&trainer->mesh.world,
+                                    found ? KEEL_OK : keel_fail(KEEL_ERR_MEMORY, "no memory for parameter groups"));
+    for (size_t k = 0; !status && k < config->group_count; k++)
+        found[k] = keel_optimizer_uses_group(trainer->optimizer, k);
+    if (!status) status = share_found(trainer, "all_reduce.groups", found, config->group_count);
+    for (size_t k = 0; !status && k < config->group_count; k++)
+        if (!(found[k] > 0)) status = keel_group_fail_unused(&config->groups[k]);
+    free(found);
+    return status;
 }
 
 // A fault of one rank needs its site there; one of all ranks needs it on some stage.
@@ -176,7 +189,9 @@ static keel_status check_faults(keel_trainer *trainer) {
     bool *elsewhere = calloc(config->fault_count, sizeof *elsewhere);
     keel_status status = found && elsewhere ? KEEL_OK : keel_fail(KEEL_ERR_MEMORY, "no memory for faults");
     status = keel_agree(world, status);
-    if (!status && trainer->mesh.pp > 1) status = share_found(trainer, found);
+    for (size_t i = 0; !status && i < config->fault_count; i++)
+        found[i] = keel_taps_find(trainer->taps, &config->faults[i]) && keel_faults_find(&trainer->faults, i);
+    if (!status && trainer->mesh.pp > 1) status = share_found(trainer, "all_reduce.faults", found, config->fault_count);
     for (size_t i = 0; !status && trainer->mesh.pp > 1 && i < config->fault_count; i++)
         elsewhere[i] = config->faults[i].rank < 0 ? found[i] > 0 : config->faults[i].rank != world->rank;
     if (!status) status = keel_faults_check(&trainer->faults, elsewhere);
@@ -258,6 +273,7 @@ static keel_status open_model(keel_trainer *trainer) {
                                     .ranks = (uint32_t)world->size,
                                     .shard = (uint32_t)trainer->mesh.data_parallel.rank};
     status = keel_agree(world, status);
+    if (!status && trainer->mesh.pp > 1 && config->optimizer.group_count > 0) status = check_groups(trainer);
     if (!status && config->fault_count > 0) status = check_faults(trainer);
     return keel_agree(world, status);
 }

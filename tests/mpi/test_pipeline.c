@@ -18,9 +18,15 @@ static void test_golden(const char *name) {
         }
 }
 
-// Four sequences a step over all ranks, in MICRO micro-batches through STAGES.
+// Four sequences a step over all ranks, in MICRO micro-batches through STAGES. A group of parameters is clipped by
+// itself that only the first stage has any of.
 static keel_train_config pipeline_config(char *folder, int64_t stages, int64_t micro, int64_t layers, bool gpt2) {
+    static char pattern[] = "^layers\\.0\\.";
+    static keel_param_group_config group = {
+        .params = pattern, .lr_scale = 0.5, .weight_decay = NAN, .max_grad_norm = 0.05};
     keel_train_config config = rig_config(folder, 1);
+    config.optimizer.groups = &group;
+    config.optimizer.group_count = 1;
     config.runner.steps = STEPS;
     config.runner.batch_size = 4 * stages / check_size / micro;
     config.model.num_layers = layers;

@@ -22,7 +22,6 @@ static keel_status assign(const keel_param_group_config *config, const keel_para
     }
     pcre2_match_data *match = pcre2_match_data_create(1, NULL);
     keel_status status = match ? KEEL_OK : keel_fail(KEEL_ERR_MEMORY, "no memory to match '%s'", config->params);
-    bool any = false;
     for (size_t i = 0; status == KEEL_OK && i < count; i++) {
         if (groups->of_param[i] != (size_t)UNASSIGNED) continue;
         const char *name = params[i].name;
@@ -33,25 +32,28 @@ static keel_status assign(const keel_param_group_config *config, const keel_para
                                         config->params, name, found);
             break;
         }
-        any = true;
+        groups->used[g] = true;
         groups->of_param[i] = g;
         if (!isnan(decay)) groups->decay[i] = decay;
     }
-    if (status == KEEL_OK && !any)
-        status = keel_yaml_fail_key(config->node, "params", "'%s' matches no parameter that is in no earlier group",
-                                    config->params);
     pcre2_match_data_free(match);
     pcre2_code_free(pattern);
     return status;
 }
 
-keel_status keel_groups_open(const keel_optimizer_config *config, const keel_param *params, size_t count,
+keel_status keel_group_fail_unused(const keel_param_group_config *config) {
+    return keel_yaml_fail_key(config->node, "params", "'%s' matches no parameter that is in no earlier group",
+                              config->params);
+}
+
+keel_status keel_groups_open(const keel_optimizer_config *config, const keel_param *params, size_t count, bool part,
                              keel_groups *groups) {
     keel_groups g = {.count = config->group_count + 1};
     g.list = calloc(g.count, sizeof *g.list);
     g.of_param = calloc(count, sizeof *g.of_param);
     g.decay = calloc(count, sizeof *g.decay);
-    if (!g.list || !g.of_param || !g.decay) {
+    g.used = calloc(g.count, sizeof *g.used);
+    if (!g.list || !g.of_param || !g.decay || !g.used) {
         keel_groups_close(&g);
         return keel_fail(KEEL_ERR_MEMORY, "no memory for parameter groups");
     }
@@ -64,6 +66,7 @@ keel_status keel_groups_open(const keel_optimizer_config *config, const keel_par
         const keel_param_group_config *from = &config->groups[k];
         g.list[k] = (keel_group){.lr_scale = from->lr_scale, .max_grad_norm = from->max_grad_norm};
         status = assign(from, params, count, k, from->weight_decay, &g);
+        if (status == KEEL_OK && !g.used[k] && !part) status = keel_group_fail_unused(from);
     }
     if (status != KEEL_OK) {
         keel_groups_close(&g);
@@ -80,5 +83,6 @@ void keel_groups_close(keel_groups *groups) {
     free(groups->list);
     free(groups->of_param);
     free(groups->decay);
+    free(groups->used);
     *groups = (keel_groups){0};
 }

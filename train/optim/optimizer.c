@@ -96,7 +96,9 @@ static keel_status add_collectives(keel_optimizer *o, keel_collectives *collecti
     if (!o->zero->cut) return KEEL_OK;
     keel_status status = add_sum(collectives, "all_reduce.grad_norm", 2 + o->groups.count, &mesh->world, &o->norm);
     if (!status) status = add_gathers(o, collectives);
-    if (!status) status = add_sum(collectives, "all_reduce.adam_rms", o->param_count, &mesh->stage, &o->rms);
+    char rms[64] = "all_reduce.adam_rms";
+    if (mesh->pp > 1) snprintf(rms, sizeof rms, "all_reduce.stage.%d.adam_rms", mesh->pipeline.rank);
+    if (!status) status = add_sum(collectives, rms, o->param_count, &mesh->stage, &o->rms);
     return status;
 }
 
@@ -220,7 +222,8 @@ keel_status keel_optimizer_open(const keel_optimizer_plan *given, keel_optimizer
     keel_status status = KEEL_OK;
     if (o->config.offload.folder) status = keel_offload_open(&o->config.offload, o->zero->own_numel, &o->offload);
     if (status == KEEL_OK) status = allocate(o);
-    if (status == KEEL_OK) status = keel_groups_open(given->config, o->params, o->param_count, &o->groups);
+    if (status == KEEL_OK)
+        status = keel_groups_open(given->config, o->params, o->param_count, o->zero->mesh->pp > 1, &o->groups);
     if (status == KEEL_OK) status = add_taps(o, given->model, given->taps);
     if (status == KEEL_OK) status = add_collectives(o, given->collectives);
     if (status == KEEL_OK) {
@@ -242,6 +245,10 @@ keel_status keel_optimizer_open(const keel_optimizer_plan *given, keel_optimizer
     plan_passes(o);
     *optimizer = o;
     return KEEL_OK;
+}
+
+bool keel_optimizer_uses_group(const keel_optimizer *optimizer, size_t group) {
+    return optimizer->groups.used[group];
 }
 
 void keel_optimizer_close(keel_optimizer *optimizer) {

@@ -27,6 +27,9 @@ typedef struct keel_optimizer_plan {
 keel_status keel_optimizer_open(const keel_optimizer_plan *plan, keel_optimizer **optimizer);
 void keel_optimizer_close(keel_optimizer *optimizer); // NULL is fine
 
+// False where no parameter of this stage falls to the configured group GROUP; with one stage that is refused.
+bool keel_optimizer_uses_group(const keel_optimizer *optimizer, size_t group);
+
 keel_tap *keel_optimizer_grad_tap(keel_optimizer *optimizer, size_t param); // of grad_reduced
 
 // *NORM: global L2 norm of GRAD over every parameter once, float64 accumulation, in a fixed order (the same bits on all

@@ -216,7 +216,7 @@ keel_status keel_pipeline_run(keel_pipeline *pipeline, keel_next_batch *next, vo
     p->next = next;
     p->context = context;
     p->scale = scale;
-    p->loss = (keel_pipeline_loss){0};
+    p->loss = (keel_pipeline_loss){.greatest = -1};
     p->status = KEEL_OK;
     p->broken = false;
     receive(p, p->stream_in, stream_of(p, 0));

@@ -35,8 +35,7 @@ typedef keel_status keel_next_batch(void *context, size_t micro, uint32_t *token
 
 typedef struct keel_pipeline_loss {
     double sum;      // of cross entropy over all micro-batches, in nats; 0 where another stage has the loss
-    double greatest; // of one micro-batch's sums, NaN being greatest; 0, which is the least, where another stage has
-                     // the loss
+    double greatest; // of one micro-batch's sums, NaN being greatest; -1 where another stage has the loss
 } keel_pipeline_loss;
 
 // All micro-batches of a step, forward and backward; the buckets have their gradient, of the loss times SCALE, and are
