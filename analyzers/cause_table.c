@@ -67,9 +67,10 @@ static double fake_float32(const keel_case *c, keel_verdict *v) {
 }
 
 static double dead_layer(const keel_case *c, keel_verdict *v) {
-    const keel_trouble *t = FIND("dead_unit");
-    v->culprit = t;
+    const keel_trouble *t = FIND("dead_unit"), *jump = FIND("tensor_jump");
     quote(v, t);
+    if (t && jump && jump->first_step < t->first_step) return 0.3; // what has jumped has killed it
+    v->culprit = t;
     return t ? 0.85 : 0;
 }
 

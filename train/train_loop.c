@@ -64,7 +64,8 @@ static void fill_control(keel_trainer *trainer, keel_status status, outcome *out
     double *control = out->control;
     const int rank = trainer->mesh.world.rank;
     control[KEEL_CONTROL_LOSS_MAX] = out->loss_max;
-    control[KEEL_CONTROL_LOSS_RANK] = rank;
+    // The first of the ranks that have read the batch, not the one of the last stage that has its loss.
+    control[KEEL_CONTROL_LOSS_RANK] = (double)((uint32_t)trainer->mesh.data_parallel.rank * trainer->mesh.tp);
     control[KEEL_CONTROL_NONFINITE] = !isfinite(out->grad_norm) || !isfinite(control[KEEL_CONTROL_LOSS_SUM]);
     control[KEEL_CONTROL_FAILED] = status != KEEL_OK;
     const keel_health health = rank == 0 ? keel_probe_health(trainer->probe) : (keel_health){0};
@@ -110,7 +111,8 @@ static void end_step(keel_trainer *trainer, keel_step *end, outcome *out, double
     const double speed = tokens / end->seconds;
 
     set_scalar(trainer, KEEL_SCALAR_LOSS, loss);
-    if (keel_stage_is_last(&trainer->stage)) set_scalar(trainer, KEEL_SCALAR_LOSS_MAX, out->loss_max);
+    if (trainer->mesh.world.rank == (int)out->control[KEEL_CONTROL_LOSS_RANK])
+        set_scalar(trainer, KEEL_SCALAR_LOSS_MAX, out->control[KEEL_CONTROL_LOSS_MAX]);
     set_scalar(trainer, KEEL_SCALAR_PERPLEXITY, exp(loss));
     set_scalar(trainer, KEEL_SCALAR_LR, out->lr);
     set_scalar(trainer, KEEL_SCALAR_GRAD_NORM, out->grad_norm);

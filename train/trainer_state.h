@@ -18,7 +18,7 @@
 typedef enum keel_control {
     KEEL_CONTROL_LOSS_SUM,  // sum of cross entropy
     KEEL_CONTROL_LOSS_MAX,  // greatest mean loss of a micro-batch; NaN counts as greatest
-    KEEL_CONTROL_LOSS_RANK, // its rank
+    KEEL_CONTROL_LOSS_RANK, // the first rank of those that have read it
     KEEL_CONTROL_NONFINITE, // 1: the loss or the gradient norm is not finite on some rank
     KEEL_CONTROL_FAILED,    // 1: some rank cannot go on
     KEEL_CONTROL_STOP,      // 1: some rank was asked to stop; 2: by the monitor

@@ -4,8 +4,9 @@
 // into collectives, activations): the spread ln(greatest norm of a rank / least) against its own history by a track: z
 // >= 8 and a factor of 1.5 more than usual. Of three ranks or more the odd one is that farther from the mean of all; of
 // two nobody can tell by one tensor, so that the one farther from the site's usual mean is taken. The ranks are put to
-// the vote over sites: a quarter of them must name one. In two of three records a warning, once a note. So is a local
-// loss that stands out: its excess over the mean against its own history.
+// the vote over sites: a quarter of those of its pipeline stage must name one, and of several that are named so the one
+// that comes first in the data flow is it, since bad data goes on from stage to stage. In two of three records a
+// warning, once a note. So is a local loss that stands out: its excess over the mean against its own history.
 //
 // A rank that was odd from the first step on shows as the one that stands out at most sites, record after record: 48 of
 // them are a warning. Of two such ranks nobody knows which is odd; the one with the greater loss is named, if that is
@@ -66,35 +67,43 @@ static void start(void *memory, const keel_run_info *info) {
 
 // ---- the vote ----
 
-enum { CANDIDATES = 16 };
+enum { CANDIDATES = 16, STAGES = 64 };
+typedef struct candidate {
+    uint64_t rank;
+    uint32_t count; // of sites that name it
+    uint32_t stage;
+    uint32_t flow; // the first of them in the order of the data flow
+} candidate;
+
 typedef struct votes {
-    uint64_t rank[CANDIDATES];
-    uint32_t count[CANDIDATES];
-    uint32_t candidates, sites;
+    candidate list[CANDIDATES];
+    uint32_t candidates;
 } votes;
 
-static void vote(votes *v, uint64_t rank) {
-    uint32_t i = 0;
-    while (i < v->candidates && v->rank[i] != rank) i++;
-    if (i == CANDIDATES) return;
-    if (i == v->candidates) {
-        v->rank[i] = rank;
-        v->count[i] = 0;
-        v->candidates++;
-    }
-    v->count[i]++;
+// Stages beyond the last are counted with it.
+static uint32_t stage_of(const keel_site_info *site) {
+    return site->stage < 0 ? 0 : site->stage < STAGES ? (uint32_t)site->stage : STAGES - 1;
 }
 
-// The rank with the most votes, and how many; -1: none.
-static int64_t winner(const votes *v, uint32_t *count) {
-    int64_t best = -1;
-    *count = 0;
-    for (uint32_t i = 0; i < v->candidates; i++) {
-        if (v->count[i] <= *count) continue;
-        *count = v->count[i];
-        best = (int64_t)v->rank[i];
+static void vote(votes *v, uint64_t rank, uint32_t stage, uint32_t flow) {
+    uint32_t i = 0;
+    while (i < v->candidates && v->list[i].rank != rank) i++;
+    if (i == CANDIDATES) return;
+    if (i == v->candidates) v->list[v->candidates++] = (candidate){.rank = rank, .stage = stage, .flow = flow};
+    v->list[i].count++;
+    if (flow < v->list[i].flow) v->list[i].flow = flow;
+}
+
+// Of the ranks that SHARE of the SITES of their stage name: the one of the stage that comes first in the data flow,
+// with the most votes there; -1: none.
+static int64_t winner(const votes *v, const uint32_t *sites, double share) {
+    const candidate *best = NULL;
+    for (const candidate *c = v->list; c < v->list + v->candidates; c++) {
+        if (c->count < share * sites[c->stage]) continue;
+        const bool elsewhere = best && best->stage != c->stage;
+        if (!best || (elsewhere ? c->flow < best->flow : c->count > best->count)) best = c;
     }
-    return best;
+    return best ? (int64_t)best->rank : -1;
 }
 
 typedef struct row_columns {
@@ -106,22 +115,25 @@ typedef struct judgement {
     keel_odd_sites odd;
     votes odd_votes, always_votes;
     uint32_t sites;
+    uint32_t stage_sites[STAGES];
 } judgement;
 
 static void judge(const keel_detector_input *in, const row_columns *c, uint32_t site, part *p, judgement *j) {
     float low = logf((float)c->low[site]), high = logf((float)c->high[site]), mean = (float)c->mean[site];
     if (!isfinite(low) || !isfinite(high) || !isfinite(mean)) return;
     if (c->rank_low[site] == KEEL_NOT_COLLECTED || c->rank_high[site] == KEEL_NOT_COLLECTED) return;
+    const uint32_t stage = stage_of(&in->info->sites[site]), flow = in->index->flow[site];
     j->sites++;
+    j->stage_sites[stage]++;
     const keel_track_score spread = keel_track_look(&p->spread, high - low, FLOOR);
     const keel_track_score usual = keel_track_look(&p->mean, mean, FLOOR);
     float centre = in->info->world_size > 2 ? mean : usual.ready ? p->mean.centre : mean;
     bool is_high = fabsf(high - centre) >= fabsf(low - centre);
     uint64_t rank = is_high ? c->rank_high[site] : c->rank_low[site];
     if ((double)(high - low) >= log(ALWAYS_RATIO))
-        vote(&j->always_votes, in->info->world_size > 2 ? rank : c->rank_high[site]);
+        vote(&j->always_votes, in->info->world_size > 2 ? rank : c->rank_high[site], stage, flow);
     if (spread.ready && (double)spread.z >= in->params[P_Z] && (double)spread.distance >= log(in->params[P_RATIO])) {
-        vote(&j->odd_votes, rank);
+        vote(&j->odd_votes, rank, stage, flow);
         keel_odd_sites_add(&j->odd, in->index,
                            &(keel_odd_site){.site = site,
                                             .op = is_high ? "norm_high" : "norm_low",
@@ -167,9 +179,7 @@ static int64_t judge_loss(state *s, const keel_row *row, double ratio, double z)
 // ---- the trouble ----
 
 static void follow_always(state *s, const judgement *j) {
-    uint32_t count;
-    int64_t rank = winner(&j->always_votes, &count);
-    if (j->sites < 3 || rank < 0 || count < ALWAYS_SHARE * j->sites) rank = -1;
+    const int64_t rank = j->sites < 3 ? -1 : winner(&j->always_votes, j->stage_sites, ALWAYS_SHARE);
     s->always = rank >= 0 && rank == s->always_rank ? s->always + 1 : 0;
     s->always_rank = rank;
 }
@@ -220,9 +230,8 @@ static void update(void *memory, const keel_detector_input *in, keel_findings *f
     judge_sites(in, &j);
     int64_t by_loss = judge_loss(s, in->row, in->params[P_RATIO], in->params[P_Z]);
     if (j.sites) follow_always(s, &j);
-    uint32_t count;
-    int64_t rank = winner(&j.odd_votes, &count);
-    bool enough = rank >= 0 && count >= in->params[P_SHARE] * j.sites;
+    int64_t rank = winner(&j.odd_votes, j.stage_sites, in->params[P_SHARE]);
+    const bool enough = rank >= 0;
     if (!enough) {
         j.odd = (keel_odd_sites){.count = 0};
         rank = by_loss;

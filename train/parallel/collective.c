@@ -144,7 +144,10 @@ keel_status keel_collectives_add(keel_collectives *set, const keel_collective_pl
     keel_collective *made = calloc(1, sizeof *made);
     keel_collective **list = realloc(set->list, (set->count + 1) * sizeof *list);
     if (list) set->list = list;
-    char *name = strdup(plan->name);
+    // Each stage has its own of what stands behind the pass.
+    const bool of_stage = plan->comm->one_stage && !plan->place.within;
+    char *name = NULL;
+    if (asprintf(&name, of_stage ? "%s.stage%d" : "%s", plan->name, (int)plan->comm->stage) < 0) name = NULL;
     keel_status status = KEEL_OK;
     if (!made || !list || !name) {
         status = keel_fail(KEEL_ERR_MEMORY, "no memory for collectives");
@@ -152,6 +155,7 @@ keel_status keel_collectives_add(keel_collectives *set, const keel_collective_pl
     }
     made->plan = *plan;
     made->plan.name = name;
+    if (of_stage) made->plan.place.stage = plan->comm->stage;
     made->bytes = plan->count * keel_dtype_size(plan->dtype);
     made->request = MPI_REQUEST_NULL;
     made->probe = keel_taps_probe(set->taps);

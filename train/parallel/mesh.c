@@ -74,19 +74,23 @@ keel_status keel_mesh_open(const keel_parallel_config *config, MPI_Comm comm, ke
         const char *name;
         int64_t color;
         uint32_t key, size;
+        bool one_stage;
     } groups[] = {
-        {&made.data_parallel, "data_parallel", p * tp + t, d, dp},
-        {&made.model_parallel, "model_parallel", p * dp + d, t, tp},
-        {&made.pipeline, "pipeline", d * tp + t, p, pp},
-        {&made.expert_parallel, "expert_parallel", (p * (dp / ep) + d / ep) * tp + t, e, ep},
-        {&made.expert_data_parallel, "expert_data_parallel", (p * ep + e) * tp + t, d / ep, dp / ep},
-        {&made.ends, "ends", p > 0 && p + 1 < pp ? MPI_UNDEFINED : (int64_t)d * tp + t, p, pp},
-        {&made.stage, "stage", p, d * tp + t, dp * tp},
-        {&made.model, "model", d, p * tp + t, tp * pp},
+        {&made.data_parallel, "data_parallel", p * tp + t, d, dp, true},
+        {&made.model_parallel, "model_parallel", p * dp + d, t, tp, true},
+        {&made.pipeline, "pipeline", d * tp + t, p, pp, false},
+        {&made.expert_parallel, "expert_parallel", (p * (dp / ep) + d / ep) * tp + t, e, ep, true},
+        {&made.expert_data_parallel, "expert_data_parallel", (p * ep + e) * tp + t, d / ep, dp / ep, true},
+        {&made.ends, "ends", p > 0 && p + 1 < pp ? MPI_UNDEFINED : (int64_t)d * tp + t, p, pp, false},
+        {&made.stage, "stage", p, d * tp + t, dp * tp, true},
+        {&made.model, "model", d, p * tp + t, tp * pp, false},
     };
-    for (size_t i = 0; i < sizeof groups / sizeof *groups && !status; i++)
+    for (size_t i = 0; i < sizeof groups / sizeof *groups && !status; i++) {
         status =
             split(made.world.mpi, groups[i].name, (int)groups[i].color, groups[i].key, groups[i].size, groups[i].comm);
+        groups[i].comm->one_stage = pp > 1 && groups[i].one_stage;
+        groups[i].comm->stage = (int32_t)p;
+    }
     if (status)
         keel_mesh_close(&made);
     else
@@ -115,14 +119,14 @@ keel_mesh keel_mesh_alone(void) {
         .tp = 1,
         .pp = 1,
         .ep = 1,
-        .world = {MPI_COMM_NULL, "world", 0, 1},
-        .data_parallel = {MPI_COMM_NULL, "data_parallel", 0, 1},
-        .model_parallel = {MPI_COMM_NULL, "model_parallel", 0, 1},
-        .pipeline = {MPI_COMM_NULL, "pipeline", 0, 1},
-        .expert_parallel = {MPI_COMM_NULL, "expert_parallel", 0, 1},
-        .expert_data_parallel = {MPI_COMM_NULL, "expert_data_parallel", 0, 1},
-        .ends = {MPI_COMM_NULL, "ends", 0, 1},
-        .stage = {MPI_COMM_NULL, "stage", 0, 1},
-        .model = {MPI_COMM_NULL, "model", 0, 1},
+        .world = {.mpi = MPI_COMM_NULL, .name = "world", .size = 1},
+        .data_parallel = {.mpi = MPI_COMM_NULL, .name = "data_parallel", .size = 1},
+        .model_parallel = {.mpi = MPI_COMM_NULL, .name = "model_parallel", .size = 1},
+        .pipeline = {.mpi = MPI_COMM_NULL, .name = "pipeline", .size = 1},
+        .expert_parallel = {.mpi = MPI_COMM_NULL, .name = "expert_parallel", .size = 1},
+        .expert_data_parallel = {.mpi = MPI_COMM_NULL, .name = "expert_data_parallel", .size = 1},
+        .ends = {.mpi = MPI_COMM_NULL, .name = "ends", .size = 1},
+        .stage = {.mpi = MPI_COMM_NULL, .name = "stage", .size = 1},
+        .model = {.mpi = MPI_COMM_NULL, .name = "model", .size = 1},
     };
 }

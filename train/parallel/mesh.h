@@ -7,6 +7,7 @@
 #define KEEL_TRAIN_PARALLEL_MESH_H
 
 #include <mpi.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "configs/train_config.h"
@@ -15,6 +16,8 @@ typedef struct keel_comm {
     MPI_Comm mpi; // MPI_COMM_NULL where SIZE is 1
     const char *name;
     int rank, size;
+    bool one_stage; // its ranks are all of one pipeline stage, STAGE, where there are several
+    int32_t stage;
 } keel_comm;
 
 typedef struct keel_mesh {
