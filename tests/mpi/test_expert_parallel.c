@@ -1,17 +1,19 @@
-// Experts shared out over ranks, in pipelines and computed again too: trajectories of another framework, and those of a
-// single rank.
+// Experts shared out over ranks, in pipelines, cut over tensor ranks and computed again too: trajectories of another
+// framework, and those of a single rank.
 #include "tests/mpi/golden_rig.h"
 
 typedef struct layout {
-    int64_t ep, pp, accumulation;
-    bool shared; // the optimizer
-    bool again;  // layers are computed again, one in full and one by selection
+    int64_t ep, pp, tp, accumulation;
+    bool shared;   // the optimizer
+    bool sequence; // rows over the tensor ranks
+    bool again;    // layers are computed again, one in full and one by selection
 } layout;
 
 static bool full[] = {true, false}, selected[] = {false, true};
 
 static keel_parallel_config parallel_of(const layout *l) {
-    return (keel_parallel_config){.model_parallel = 1,
+    return (keel_parallel_config){.model_parallel = l->tp,
+                                  .use_seq_parallel = l->sequence,
                                   .pipeline_stage = l->pp,
                                   .micro_batch_num = l->accumulation,
                                   .expert_parallel = l->ep,
@@ -22,15 +24,17 @@ static keel_parallel_config parallel_of(const layout *l) {
 static void lay_out(keel_train_config *config, const layout *l, int ranks) {
     config->parallel = parallel_of(l);
     config->runner.gradient_accumulation_steps = l->accumulation;
-    config->runner.batch_size = 4 / (ranks / l->pp) / l->accumulation;
+    config->runner.batch_size = 4 / (ranks / (l->pp * l->tp)) / l->accumulation;
     if (l->again) config->recompute = (keel_recompute_config){.full = full, .select = selected};
 }
 
 static void say(const char *name, const layout *l) {
     char text[200];
-    snprintf(text, sizeof text, "%s: %d ranks, expert_parallel %lld, pipeline_stage %lld, %lld micro-batches%s%s", name,
-             check_size, (long long)l->ep, (long long)l->pp, (long long)l->accumulation,
-             l->shared ? ", optimizer parallel" : "", l->again ? ", computed again" : "");
+    snprintf(text, sizeof text,
+             "%s: %d ranks, expert_parallel %lld, pipeline_stage %lld, model_parallel %lld, %lld micro-batches%s%s%s",
+             name, check_size, (long long)l->ep, (long long)l->pp, (long long)l->tp, (long long)l->accumulation,
+             l->shared ? ", optimizer parallel" : "", l->sequence ? ", sequence parallel" : "",
+             l->again ? ", computed again" : "");
     check_say(text);
 }
 
@@ -72,7 +76,7 @@ static void run_beside_one(const char *name, const keel_moe_config *moe, const l
         config.lr.lr_end = 0;
     }
     config.model.moe = *moe;
-    lay_out(&config, &(layout){.ep = 1, .pp = 1, .accumulation = l->accumulation}, 1);
+    lay_out(&config, &(layout){.ep = 1, .pp = 1, .tp = 1, .accumulation = l->accumulation}, 1);
     train_on(MPI_COMM_SELF, &config, one[0], one[1]);
     lay_out(&config, l, check_size);
     train_on(MPI_COMM_WORLD, &config, all[0], all[1]);
@@ -116,13 +120,13 @@ int main(void) {
     plain.use_gmm = plain.use_fused_ops_permute = false;
     safe.enable_gmm_safe_tokens = true;
     for (int64_t ep = 2; ep <= check_size; ep *= 2) {
-        const layout whole = {.ep = ep, .pp = 1, .accumulation = 1};
-        const layout shared = {.ep = ep, .pp = 1, .accumulation = 1, .shared = true, .again = true};
+        const layout whole = {.ep = ep, .pp = 1, .tp = 1, .accumulation = 1};
+        const layout shared = {.ep = ep, .pp = 1, .tp = 1, .accumulation = 1, .shared = true, .again = true};
         run_golden("mixtral-tiny", &whole);
         run_golden("mixtral-capacity", &shared);
         run_golden("mixtral-capacity", &whole);
         for (int64_t accumulation = 1; accumulation * check_size <= 4; accumulation *= 2) {
-            const layout l = {.ep = ep, .pp = 1, .accumulation = accumulation};
+            const layout l = {.ep = ep, .pp = 1, .tp = 1, .accumulation = accumulation};
             run_beside_one("dropless", &dropless, &l, false);
             run_beside_one("capacity", &capacity, &l, false);
         }
@@ -133,11 +137,18 @@ int main(void) {
         run_beside_one("experts with a safe token", &safe, &shared, true);
     }
     for (int64_t ep = 1; 2 * ep <= check_size; ep *= 2) {
-        const layout stages = {.ep = ep, .pp = 2, .accumulation = 1};
-        const layout micro = {.ep = ep, .pp = 2, .accumulation = 2, .again = true};
+        const layout stages = {.ep = ep, .pp = 2, .tp = 1, .accumulation = 1};
+        const layout micro = {.ep = ep, .pp = 2, .tp = 1, .accumulation = 2, .again = true};
         run_golden("mixtral-tiny", &stages);
         run_golden("mixtral-capacity", &stages);
         run_beside_one("capacity", &capacity, &micro, false);
+        const layout cut = {.ep = ep, .pp = 1, .tp = 2, .accumulation = 1};
+        const layout rows = {
+            .ep = ep, .pp = 1, .tp = 2, .accumulation = 1, .sequence = true, .shared = true, .again = true};
+        run_golden("mixtral-tiny", &rows);
+        run_golden("mixtral-capacity", &cut);
+        run_beside_one("capacity", &capacity, &rows, false);
+        run_beside_one("experts without a token", &safe, &cut, true);
     }
     if (check_size > 1) test_refused();
     MPI_Finalize();

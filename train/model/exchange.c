@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "train/model/dispatch.h"
+#include "train/model/places.h"
 
 static size_t ranks_of(const keel_context *context) {
     return (size_t)context->mesh->expert_parallel.size;
@@ -42,11 +43,12 @@ keel_status keel_exchange_open(const keel_context *context, keel_collectives *co
     const struct {
         const char *name;
         keel_collective **made;
-        bool gradient;
-    } list[] = {{"there", &ways->there, false},
-                {"back", &ways->back, false},
-                {"there_grad", &ways->there_grad, true},
-                {"back_grad", &ways->back_grad, true}};
+        keel_phase phase;
+        keel_place before;
+    } list[] = {{"there", &ways->there, KEEL_PHASE_FORWARD, KEEL_PLACE_UP},
+                {"back", &ways->back, KEEL_PHASE_FORWARD, KEEL_PLACE_DOWN},
+                {"there_grad", &ways->there_grad, KEEL_PHASE_BACKWARD, KEEL_PLACE_ACT},
+                {"back_grad", &ways->back_grad, KEEL_PHASE_BACKWARD, KEEL_PLACE_ROUTER}};
     char name[64];
     if (comm->size == 1) return KEEL_OK;
     keel_collective_plan plan = {.name = name,
@@ -55,7 +57,8 @@ keel_status keel_exchange_open(const keel_context *context, keel_collectives *co
                                  .dtype = KEEL_F64,
                                  .count = context->experts,
                                  .row = context->local_experts,
-                                 .comm = comm};
+                                 .comm = comm,
+                                 .place = keel_places_before(context, KEEL_PHASE_FORWARD, index, KEEL_PLACE_UP)};
     snprintf(name, sizeof name, "all_to_all.layers.%zu.mlp.counts", index);
     keel_status status = keel_collectives_add(collectives, &plan, &ways->counts);
     plan.dtype = KEEL_F32;
@@ -63,7 +66,8 @@ keel_status keel_exchange_open(const keel_context *context, keel_collectives *co
     plan.row = context->hidden;
     for (size_t i = 0; i < sizeof list / sizeof *list && !status; i++) {
         snprintf(name, sizeof name, "all_to_all.layers.%zu.mlp.%s", index, list[i].name);
-        plan.gradient = list[i].gradient;
+        plan.gradient = list[i].phase == KEEL_PHASE_BACKWARD;
+        plan.place = keel_places_before(context, list[i].phase, index, list[i].before);
         status = keel_collectives_add(collectives, &plan, list[i].made);
     }
     return status;

@@ -28,7 +28,8 @@ typedef struct keel_exchange_scratch { // of all layers; NULL with one rank
 size_t keel_exchange_most_rows(const keel_context *context); // that this rank's experts may have
 void keel_exchange_plan(const keel_context *context, keel_arena *arena, keel_exchange *exchange);
 void keel_exchange_plan_scratch(const keel_context *context, keel_arena *arena, keel_exchange_scratch *scratch);
-// Declares the ways of layer INDEX; none with one rank.
+// Declares the ways of layer INDEX; none with one rank. To be called before the places are registered, so that where
+// one stands at a place it comes first.
 keel_status keel_exchange_open(const keel_context *context, keel_collectives *collectives, size_t index,
                                keel_exchange_ways *ways);
 

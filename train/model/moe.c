@@ -38,15 +38,17 @@ keel_status keel_moe_open(const keel_context *context, keel_collectives *collect
     const keel_status status = keel_exchange_open(context, collectives, index, &common->ways);
     if (status || context->mesh->data_parallel.size == 1) return status;
     snprintf(name, sizeof name, "all_reduce.layers.%zu.mlp.router", index);
-    return keel_collectives_add(collectives,
-                                &(keel_collective_plan){.name = name,
-                                                        .kind = KEEL_ALL_REDUCE,
-                                                        .when = KEEL_EVERY_STEP,
-                                                        .dtype = KEEL_F64,
-                                                        .count = keel_routed_count(context),
-                                                        .comm = &context->mesh->data_parallel,
-                                                        .op = MPI_SUM},
-                                &common->routing);
+    return keel_collectives_add(
+        collectives,
+        &(keel_collective_plan){.name = name,
+                                .kind = KEEL_ALL_REDUCE,
+                                .when = KEEL_EVERY_STEP,
+                                .dtype = KEEL_F64,
+                                .count = keel_routed_count(context),
+                                .comm = &context->mesh->data_parallel,
+                                .op = MPI_SUM,
+                                .place = keel_places_before(context, KEEL_PHASE_FORWARD, index, KEEL_PLACE_UP)},
+        &common->routing);
 }
 
 void keel_moe_connect(keel_moe_common *common, keel_moe_layer *layer) {

@@ -43,7 +43,7 @@ void keel_moe_plan_layer(const keel_context *context, keel_arena *arena, keel_mo
 // The experts' rows, but for what their activation function gives (keel_experts_plan_act).
 void keel_moe_plan_rows(const keel_context *context, keel_arena *arena, keel_moe_layer *layer);
 
-// Declares the collectives of layer INDEX among COLLECTIVES.
+// Declares the collectives of layer INDEX among COLLECTIVES. To be called before the places are registered.
 keel_status keel_moe_open(const keel_context *context, keel_collectives *collectives, size_t index,
                           keel_moe_common *common);
 void keel_moe_connect(keel_moe_common *common, keel_moe_layer *layer);

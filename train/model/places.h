@@ -32,6 +32,18 @@ static inline uint32_t keel_place_order(size_t layers, size_t layer, keel_place 
     return (uint32_t)(backward ? keel_places_count(layers) - 1 - order : order);
 }
 
+// Where a collective stands that a layer has right before PLACE, which in the backward phase is its gradient.
+static inline keel_collective_place keel_places_before(const keel_context *context, keel_phase phase, size_t layer,
+                                                       keel_place place) {
+    const size_t order = keel_places_order(layer, place);
+    return (keel_collective_place){
+        .within = true,
+        .phase = phase,
+        .order = (uint32_t)(phase == KEEL_PHASE_BACKWARD ? keel_places_count(context->layers) - 1 - order : order),
+        .layer = (int32_t)layer,
+        .stage = (int32_t)context->stage.index};
+}
+
 typedef struct keel_place_taps {
     keel_tap *value; // activation
     keel_tap *grad;  // activation_grad
