@@ -14,6 +14,7 @@ LAYOUTS = {  # name: (ranks, settings)
     "dp2": (2, ()),
     "dp4": (4, ()),
     "zero2": (2, ("parallel_config.enable_parallel_optimizer=true",)),
+    "tp2": (2, ("parallel_config.model_parallel=2",)),
     "pp2": (2, ("parallel_config={pipeline_stage: 2, micro_batch_num: 2}",)),
     "ep2": (2, ("moe_config={expert_num: 4, num_experts_chosen: 2}", "parallel_config.expert_parallel=2")),
 }
