@@ -53,16 +53,12 @@ static keel_status add_taps(keel_optimizer *o, const keel_model *model, keel_tap
 
 static keel_status add_gathers(keel_optimizer *o, keel_collectives *collectives) {
     const keel_zero *zero = o->zero;
-    const keel_comm *pipeline = &zero->mesh->pipeline;
     keel_status status = KEEL_OK;
     for (size_t b = 0; zero->shared && status == KEEL_OK && b < zero->count; b++) {
         const keel_zero_bucket *bucket = &zero->buckets[b];
         char name[64];
         if (bucket->comm->size == 1) continue;
-        if (pipeline->size == 1)
-            snprintf(name, sizeof name, "all_gather.weights.%zu", b);
-        else
-            snprintf(name, sizeof name, "all_gather.stage.%d.weights.%zu", pipeline->rank, b);
+        snprintf(name, sizeof name, "all_gather.weights.%zu", b);
         status = keel_collectives_add(collectives,
                                       &(keel_collective_plan){.name = name,
                                                               .kind = KEEL_ALL_GATHER,
@@ -70,8 +66,7 @@ static keel_status add_gathers(keel_optimizer *o, keel_collectives *collectives)
                                                               .dtype = KEEL_F32,
                                                               .count = bucket->count,
                                                               .share = bucket->share,
-                                                              .comm = bucket->comm,
-                                                              .place = {.stage = pipeline->rank}},
+                                                              .comm = bucket->comm},
                                       &o->gathers[b]);
     }
     return status;
@@ -96,9 +91,7 @@ static keel_status add_collectives(keel_optimizer *o, keel_collectives *collecti
     if (!o->zero->cut) return KEEL_OK;
     keel_status status = add_sum(collectives, "all_reduce.grad_norm", 2 + o->groups.count, &mesh->world, &o->norm);
     if (!status) status = add_gathers(o, collectives);
-    char rms[64] = "all_reduce.adam_rms";
-    if (mesh->pp > 1) snprintf(rms, sizeof rms, "all_reduce.stage.%d.adam_rms", mesh->pipeline.rank);
-    if (!status) status = add_sum(collectives, rms, o->param_count, &mesh->stage, &o->rms);
+    if (!status) status = add_sum(collectives, "all_reduce.adam_rms", o->param_count, &mesh->stage, &o->rms);
     return status;
 }
 

@@ -116,23 +116,13 @@ static size_t from_end(const keel_buckets *buckets, size_t k) {
     return buckets->zero->count - 1 - k;
 }
 
-// Stages have buckets of the same numbers.
-static void name_bucket(const keel_buckets *made, size_t k, char *name, size_t size) {
-    const keel_comm *pipeline = &made->plan.mesh->pipeline;
-    const char *kind = made->zero->shared ? "reduce_scatter" : "all_reduce";
-    if (pipeline->size == 1)
-        snprintf(name, size, "%s.gradient.%zu", kind, k);
-    else
-        snprintf(name, size, "%s.stage.%d.gradient.%zu", kind, pipeline->rank, k);
-}
-
 static keel_status add_collective(keel_buckets *made, size_t k) {
     const size_t b = from_end(made, k);
     const keel_zero_bucket *bucket = &made->zero->buckets[b];
     const bool scatter = made->zero->shared;
     char name[64];
     if (bucket->comm->size == 1) return KEEL_OK;
-    name_bucket(made, k, name, sizeof name);
+    snprintf(name, sizeof name, "%s.gradient.%zu", scatter ? "reduce_scatter" : "all_reduce", k);
     return keel_collectives_add(made->plan.collectives,
                                 &(keel_collective_plan){.name = name,
                                                         .kind = scatter ? KEEL_REDUCE_SCATTER : KEEL_ALL_REDUCE,
@@ -143,8 +133,7 @@ static keel_status add_collective(keel_buckets *made, size_t k) {
                                                         .share = bucket->share,
                                                         .comm = bucket->comm,
                                                         .op = made->op,
-                                                        .gradient = true,
-                                                        .place = {.stage = made->plan.mesh->pipeline.rank}},
+                                                        .gradient = true},
                                 &made->collectives[b]);
 }
 

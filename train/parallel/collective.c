@@ -144,10 +144,10 @@ keel_status keel_collectives_add(keel_collectives *set, const keel_collective_pl
     keel_collective *made = calloc(1, sizeof *made);
     keel_collective **list = realloc(set->list, (set->count + 1) * sizeof *list);
     if (list) set->list = list;
-    // Each stage has its own of what stands behind the pass.
+    // What stands behind the pass each stage has of its own, under one name.
     const bool of_stage = plan->comm->one_stage && !plan->place.within;
     char *name = NULL;
-    if (asprintf(&name, of_stage ? "%s.stage%d" : "%s", plan->name, (int)plan->comm->stage) < 0) name = NULL;
+    if (asprintf(&name, of_stage ? "%s.stage.%d" : "%s", plan->name, (int)plan->comm->stage) < 0) name = NULL;
     keel_status status = KEEL_OK;
     if (!made || !list || !name) {
         status = keel_fail(KEEL_ERR_MEMORY, "no memory for collectives");
