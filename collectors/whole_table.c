@@ -45,16 +45,11 @@ static bool same_plan(const keel_site_plan *a, const keel_site_plan *b) {
            a->schedule.count == b->schedule.count;
 }
 
-// A collective of one name is another one on each stage, and each has a length of its own.
-static bool same_shape(const keel_site_info *a, const keel_site_info *b) {
-    if (a->quantity == KEEL_COLLECTIVE_IN || a->quantity == KEEL_COLLECTIVE_OUT) return true;
-    return a->ndim == b->ndim && memcmp(a->shape, b->shape, a->ndim * sizeof *a->shape) == 0;
-}
-
 static bool same_site(const merging *m, const member *a, const member *b) {
     const keel_rank_table *x = &m->tables[a->group], *y = &m->tables[b->group];
     return a->info->dtype == b->info->dtype && a->info->layout == b->info->layout && a->info->phase == b->info->phase &&
-           a->info->replica_count == b->info->replica_count && same_shape(a->info, b->info) &&
+           a->info->replica_count == b->info->replica_count && a->info->ndim == b->info->ndim &&
+           memcmp(a->info->shape, b->info->shape, a->info->ndim * sizeof *a->info->shape) == 0 &&
            x->op_masks[a->id] == y->op_masks[b->id] && x->rank_entries[a->id] == y->rank_entries[b->id] &&
            same_plan(&x->plans[a->id], &y->plans[b->id]);
 }

@@ -18,8 +18,7 @@ typedef struct keel_whole_table {
 // Of the TABLES of COUNT groups. LEADERS: the lowest rank of each, ascending. With one group the whole is its copy.
 // With more, sites come in the order of the step's data flow, of equal places the lower group's first, and what a site
 // is in the lowest group that has it goes for the whole (its stage, its place); scalars as they appear. KEEL_ERR_USAGE
-// where groups have one site or scalar with different shapes (but those of collectives), layouts or plans: the first
-// difference, with both ranks.
+// where groups have one site or scalar with different shapes, layouts or plans: the first difference, with both ranks.
 keel_status keel_whole_table_open(const keel_rank_table *tables, const uint32_t *leaders, uint32_t count,
                                   keel_whole_table *whole);
 void keel_whole_table_close(keel_whole_table *whole); // of zeroed ones: nothing

@@ -52,7 +52,6 @@ static void add_site(table_rig *r, keel_site_info info, bool per_micro) {
     keel_site *site;
     info.ndim = 1;
     info.shape[0] = info.numel = ELEMENTS;
-    if (info.quantity == KEEL_COLLECTIVE_IN) info.shape[0] = info.numel = (uint64_t)info.stage + 1;
     CHECK(keel_site_add(r->probe, &info, &site) == KEEL_OK);
     const uint32_t id = keel_site_get_info(site)->id;
     r->plans[id] =
@@ -88,14 +87,6 @@ static void register_stage(table_rig *r, uint32_t stage) {
         snprintf(info.name, sizeof info.name, "layers.%u.out", l);
         add_site(r, info, true);
     }
-    // Each stage reduces among its own ranks, something of its own length.
-    add_site(r,
-             (keel_site_info){.name = "all_reduce.clip",
-                              .quantity = KEEL_COLLECTIVE_IN,
-                              .layout = KEEL_LAYOUT_PARTIAL,
-                              .phase = KEEL_PHASE_REDUCTION,
-                              .stage = (int32_t)stage},
-             false);
     uint32_t id;
     char name[KEEL_SCALAR_NAME_BYTES];
     snprintf(name, sizeof name, "stage_%u", stage);
@@ -135,8 +126,6 @@ static void fill(table_rig *r, int odd) {
         if (info->layout == KEEL_LAYOUT_REPLICA) {
             if (check_rank == odd) values[100] = nextafterf(values[100], 2);
             observe(stats, info, values, ELEMENTS);
-        } else if (info->layout == KEEL_LAYOUT_PARTIAL) {
-            observe(stats, info, values, stage + 1);
         } else if (info->layout == KEEL_LAYOUT_SHARD) {
             const size_t begin = ELEMENTS * index / ranks, end = ELEMENTS * (index + 1) / ranks;
             observe(stats, info, values + begin, end - begin);
@@ -223,9 +212,6 @@ static void check_merged(const table_rig *r, keel_frame *frame, int odd) {
         check_whole_tensor(r, frame, "embedding.weight", embedding_ranks);
     else
         CHECK((record_of(r, frame, "embedding.weight")->replica_residual != 0) == (embedding_ranks > 1));
-    uint64_t reduced = 0;
-    for (uint32_t stage = 0; stage < stages; stage++) reduced += ranks_of(stage) * (stage + 1);
-    CHECK(record_of(r, frame, "all_reduce.clip")->n == reduced);
     for (uint32_t stage = 0; stage < stages; stage++)
         for (uint32_t l = stage * LAYERS; l < (stage + 1) * LAYERS; l++) {
             char name[32];
@@ -255,7 +241,7 @@ static void run_stages(void) {
     r.frame = new_frame(&r.own);
     if (check_rank == 0) {
         CHECK(r.whole.group_count == stages);
-        CHECK(r.whole.table.site_count == 2 + 2 * LAYERS * stages && r.whole.table.scalar_count == stages + 1);
+        CHECK(r.whole.table.site_count == 1 + 2 * LAYERS * stages && r.whole.table.scalar_count == stages + 1);
         check_order(&r);
         if (stages > 1) r.merged = new_frame(&r.whole.table);
     }
