@@ -67,6 +67,21 @@ static void check_numbers(const frame_rig *f, const char *name, keel_quantity qu
     CHECK(merged.n == numel && isfinite(keel_stats_view(&merged, KEEL_OP_norm)));
 }
 
+// What is gathered or summed of a tensor comes behind it in the data flow, and is not to blame for it.
+static void check_order(const frame_rig *f, const char *param) {
+    if (check_size == 1) return;
+    const struct {
+        keel_quantity quantity;
+        const char *behind;
+    } cases[] = {{KEEL_WEIGHT, "all_gather.weights.0"}, {KEEL_GRAD_REDUCED, "all_reduce.grad_norm"}};
+    for (size_t i = 0; i < 2; i++) {
+        const uint32_t tensor = frame_rig_site(f, param, cases[i].quantity);
+        const uint32_t collective = frame_rig_site(f, cases[i].behind, KEEL_COLLECTIVE_IN);
+        CHECK(keel_site_compare(keel_probe_site_info(f->probe, tensor), keel_probe_site_info(f->probe, collective)) <
+              0);
+    }
+}
+
 static double rms_of(const frame_rig *f, const char *name) {
     const keel_stats merged = frame_rig_merged(f, frame_rig_site(f, name, KEEL_ADAM_RMS));
     CHECK(merged.n == 1 && merged.replica_residual == 0);
@@ -106,6 +121,7 @@ static void test_same_statistics(int64_t bucket_bytes) {
     for (size_t i = 0; i < count; i++) {
         const char *name = params[i].name;
         for (size_t k = 0; k < 4; k++) check_whole(&shared, &params[i], seen[k].quantity, seen[k].whole);
+        check_order(&shared, name);
         check_numbers(&shared, name, KEEL_UPDATE, params[i].numel);
         check_numbers(&shared, name, KEEL_ADAM_DIRECTION, params[i].numel);
         CHECK(near(rms_of(&shared, name), rms_of(&whole, name), 1e-4));

@@ -18,12 +18,15 @@ static const layout dense[] = {
     {.ranks = 4, .tp = 1, .pp = 1, .ep = 1, .shared = true},
     {.ranks = 2, .tp = 1, .pp = 2, .ep = 1},
     {.ranks = 4, .tp = 1, .pp = 2, .ep = 1, .shared = true},
+    {.ranks = 2, .tp = 2, .pp = 1, .ep = 1},
+    {.ranks = 4, .tp = 2, .pp = 1, .ep = 1, .shared = true},
 };
 static const layout tied[] = {
     // the first and the last stage have the table
     {.ranks = 1, .tp = 1, .pp = 1, .ep = 1},
     {.ranks = 2, .tp = 1, .pp = 2, .ep = 1},
     {.ranks = 4, .tp = 1, .pp = 2, .ep = 1, .shared = true},
+    {.ranks = 4, .tp = 2, .pp = 2, .ep = 1},
 };
 static const layout expert[] = {
     {.ranks = 1, .tp = 1, .pp = 1, .ep = 1},

@@ -51,6 +51,10 @@ static keel_status add_taps(keel_optimizer *o, const keel_model *model, keel_tap
     return KEEL_OK;
 }
 
+static keel_collective_place behind(keel_phase phase) {
+    return (keel_collective_place){.phase = phase, .order = KEEL_ORDER_BEHIND_PARAMS, .layer = -1};
+}
+
 static keel_status add_gathers(keel_optimizer *o, keel_collectives *collectives) {
     const keel_zero *zero = o->zero;
     keel_status status = KEEL_OK;
@@ -66,14 +70,15 @@ static keel_status add_gathers(keel_optimizer *o, keel_collectives *collectives)
                                                               .dtype = KEEL_F32,
                                                               .count = bucket->count,
                                                               .share = bucket->share,
-                                                              .comm = bucket->comm},
+                                                              .comm = bucket->comm,
+                                                              .place = behind(KEEL_PHASE_OPTIMIZER)},
                                       &o->gathers[b]);
     }
     return status;
 }
 
-static keel_status add_sum(keel_collectives *collectives, const char *name, size_t count, const keel_comm *comm,
-                           keel_collective **sum) {
+static keel_status add_sum(keel_collectives *collectives, const char *name, keel_collective_place place, size_t count,
+                           const keel_comm *comm, keel_collective **sum) {
     if (comm->size == 1) return KEEL_OK;
     return keel_collectives_add(collectives,
                                 &(keel_collective_plan){.name = name,
@@ -82,16 +87,20 @@ static keel_status add_sum(keel_collectives *collectives, const char *name, size
                                                         .dtype = KEEL_F64,
                                                         .count = count,
                                                         .comm = comm,
-                                                        .op = MPI_SUM},
+                                                        .op = MPI_SUM,
+                                                        .place = place},
                                 sum);
 }
 
 static keel_status add_collectives(keel_optimizer *o, keel_collectives *collectives) {
     const keel_mesh *mesh = o->zero->mesh;
     if (!o->zero->cut) return KEEL_OK;
-    keel_status status = add_sum(collectives, "all_reduce.grad_norm", 2 + o->groups.count, &mesh->world, &o->norm);
+    keel_status status = add_sum(collectives, "all_reduce.grad_norm", behind(KEEL_PHASE_REDUCTION), 2 + o->groups.count,
+                                 &mesh->world, &o->norm);
     if (!status) status = add_gathers(o, collectives);
-    if (!status) status = add_sum(collectives, "all_reduce.adam_rms", o->param_count, &mesh->stage, &o->rms);
+    if (!status)
+        status = add_sum(collectives, "all_reduce.adam_rms", behind(KEEL_PHASE_OPTIMIZER), o->param_count, &mesh->stage,
+                         &o->rms);
     return status;
 }
 

@@ -9,6 +9,8 @@ typedef struct keel_optimizer keel_optimizer;
 
 // In the reduction phase the sites of grad_reduced have orders from here on: after the collectives they come from.
 enum { KEEL_ORDER_GRAD_REDUCED = 1 << 16 };
+// Behind all parameters, in the reduction and in the update: collectives over what was seen of them.
+enum { KEEL_ORDER_BEHIND_PARAMS = 1 << 24 };
 
 typedef struct keel_optimizer_plan {
     const keel_optimizer_config *config; // copied

@@ -27,7 +27,7 @@ typedef enum keel_collective_when {
 } keel_collective_when;
 
 // Where in a pass through the model a collective stands: before the places of its order. Its values are activations or
-// gradients by them, of this data-parallel rank's own data.
+// gradients by them, of this data-parallel rank's own data. Not WITHIN: in order of declaration behind ORDER of PHASE.
 typedef struct keel_collective_place {
     bool within;
     keel_phase phase;
