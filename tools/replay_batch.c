@@ -94,8 +94,8 @@ static void print_value(const keel_replay_reading *reading, uint32_t pass, uint3
 }
 
 static void print_reading(const keel_replay_reading *reading, uint64_t step) {
-    printf("\nbatch of step %" PRIu64 " at the parameters of step %" PRIu64 ": loss, gradient norm\n", step,
-           reading->step);
+    printf("\nbatch of step %" PRIu64 " at the parameters of step %" PRIu64 ": loss, gradient norm%s\n", step,
+           reading->step, reading->tp * reading->pp > 1 ? " (ranks are data-parallel ones)" : "");
     for (uint32_t shard = 0; shard < reading->shards; shard++) {
         printf("  of rank %-4" PRIu32 "  on rank %-4" PRIu32, shard, shard);
         print_value(reading, 0, shard);

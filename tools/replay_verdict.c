@@ -116,6 +116,24 @@ static const char *text_of(char text[TEXT], const keel_replay_value *value) {
 
 // ---- a rank whose results are others ----
 
+// Who has a shard: one rank, or several that compute it together.
+static const char *holder(const keel_replay_reading *reading) {
+    return reading->tp * reading->pp > 1 ? "data-parallel rank" : "rank";
+}
+
+// Which ranks of the job these are: a run of neighbours on each stage (train/parallel/mesh.h).
+static void name_holders(const keel_replay_reading *reading, uint32_t shard, char *text, size_t bytes) {
+    const uint32_t tp = reading->tp, pp = reading->pp;
+    size_t used = strlen(text);
+    if (tp * pp == 1) return;
+    used += (size_t)snprintf(text + used, bytes - used, "; data-parallel rank %" PRIu32 " is rank", shard);
+    for (uint32_t stage = 0; stage < pp && used < bytes; stage++) {
+        const uint32_t first = (stage * reading->shards + shard) * tp;
+        used += (size_t)snprintf(text + used, bytes - used, "%s %" PRIu32, stage ? "," : "s", first);
+        if (tp > 1 && used < bytes) used += (size_t)snprintf(text + used, bytes - used, " to %" PRIu32, first + tp - 1);
+    }
+}
+
 typedef struct suspect {
     int32_t rank; // -1: nobody
     bool repeats; // it gives the same again
@@ -174,20 +192,21 @@ static bool judge_suspect(const keel_replay_reading *reading, keel_replay_verdic
     const suspect found = find_suspect(reading);
     if (found.rank < 0) return false;
     char here[TEXT], elsewhere[TEXT];
+    const char *rank = holder(reading);
     verdict->cause = KEEL_REPLAY_HARDWARE;
     verdict->rank = found.rank;
     if (!found.repeats)
         snprintf(verdict->reason, sizeof verdict->reason,
-                 "rank %" PRId32 " does not give the same twice: the batch of rank %" PRIu32
-                 " has %s there, and then %s",
-                 found.rank, found.shard, text_of(here, &found.here), text_of(elsewhere, &found.elsewhere));
+                 "%s %" PRId32 " does not give the same twice: the batch of %s %" PRIu32 " has %s there, and then %s",
+                 rank, found.rank, rank, found.shard, text_of(here, &found.here), text_of(elsewhere, &found.elsewhere));
     else
         snprintf(verdict->reason, sizeof verdict->reason,
-                 "always on rank %" PRId32 ": its batch has %s there, twice, and %s on rank %" PRIu32
-                 "; the batch of rank %" PRIu32 " is bad on rank %" PRId32 " too",
-                 found.rank, text_of(here, &found.here), text_of(elsewhere, &found.elsewhere),
-                 (found.shard + 1) % reading->shards, (found.shard + reading->shards - 1) % reading->shards,
+                 "always on %s %" PRId32 ": its batch has %s there, twice, and %s on %s %" PRIu32
+                 "; the batch of %s %" PRIu32 " is bad on %s %" PRId32 " too",
+                 rank, found.rank, text_of(here, &found.here), text_of(elsewhere, &found.elsewhere), rank,
+                 (found.shard + 1) % reading->shards, rank, (found.shard + reading->shards - 1) % reading->shards, rank,
                  found.rank);
+    name_holders(reading, (uint32_t)found.rank, verdict->reason, sizeof verdict->reason);
     return true;
 }
 
@@ -209,17 +228,20 @@ static bool judge_batch(const keel_replay_reading *reading, keel_replay_verdict 
     usual u;
     const int32_t shard = find_bad_shard(reading, &u);
     if (shard < 0) return false;
-    char text[TEXT];
-    const char *where = reading->passes < KEEL_REPLAY_PASSES
-                            ? "twice; with one rank a part that fails on this batch only would look the same"
-                            : "on two ranks, twice each";
+    char text[TEXT], where[128];
+    const char *rank = holder(reading);
+    if (reading->passes < KEEL_REPLAY_PASSES)
+        snprintf(where, sizeof where, "twice; with one %s a part that fails on this batch only would look the same",
+                 rank);
+    else
+        snprintf(where, sizeof where, "on two %ss, twice each", rank);
     verdict->cause = KEEL_REPLAY_BAD_DATA;
     verdict->shard = shard;
     snprintf(verdict->reason, sizeof verdict->reason,
-             "the batch of rank %" PRId32 " has %s, against %.4g and %.4g of %" PRIu32
+             "the batch of %s %" PRId32 " has %s, against %.4g and %.4g of %" PRIu32
              " batches beside it, at the parameters of step %" PRIu64 ", %s",
-             shard, text_of(text, value_of(reading, 0, (uint32_t)shard)), u.loss, u.grad_norm, reading->neighbours,
-             reading->step, where);
+             rank, shard, text_of(text, value_of(reading, 0, (uint32_t)shard)), u.loss, u.grad_norm,
+             reading->neighbours, reading->step, where);
     return true;
 }
 
@@ -264,8 +286,9 @@ static void cannot_tell(keel_replay_verdict *verdict, const char *format, uint64
     snprintf(verdict->reason, sizeof verdict->reason, format, step, was, now);
 }
 
-static void judge_again(const keel_replay *replay, const keel_recorded *recorded, uint32_t ranks,
-                        keel_replay_verdict *verdict) {
+static void judge_again(const keel_replay *replay, const keel_recorded *recorded, keel_replay_verdict *verdict) {
+    const char *rank = holder(&replay->at_checkpoint);
+    const uint32_t ranks = replay->at_checkpoint.shards;
     const keel_replay_value *was = recorded_at(recorded, replay->step), *now = &replay->steps[replay->step_count - 1];
     const uint64_t other = first_other(replay, recorded);
     char was_text[TEXT], now_text[TEXT];
@@ -297,10 +320,9 @@ static void judge_again(const keel_replay *replay, const keel_recorded *recorded
     } else {
         verdict->cause = ranks > 1 ? KEEL_REPLAY_TRANSIENT : KEEL_REPLAY_NOT_DATA;
         snprintf(verdict->reason, sizeof verdict->reason,
-                 "step %" PRIu64 " recorded %s; the same batch at the same parameters now has %s%s", replay->step,
-                 was_text, now_text,
-                 ranks > 1 ? ", on every rank"
-                           : "; with one rank a fault that struck once and a part that fails at times look alike");
+                 "step %" PRIu64 " recorded %s; the same batch at the same parameters now has %s%s%s%s", replay->step,
+                 was_text, now_text, ranks > 1 ? ", on every " : "; with one ", rank,
+                 ranks > 1 ? "" : " a fault that struck once and a part that fails at times look alike");
         const size_t used = strlen(verdict->reason);
         if (other < replay->step)
             snprintf(verdict->reason + used, sizeof verdict->reason - used,
@@ -318,10 +340,11 @@ void keel_replay_judge(const keel_replay *replay, const keel_recorded *recorded,
     if (u.sick) {
         verdict->cause = first->shards > 1 ? KEEL_REPLAY_UNKNOWN : KEEL_REPLAY_NOT_DATA;
         snprintf(verdict->reason, sizeof verdict->reason,
-                 "the batches beside that of step %" PRIu64 " are not finite either%s", replay->step,
-                 first->shards > 1 ? ", on every rank: look at the parameters and the settings"
-                                   : "; with one rank a broken machine and broken parameters look alike");
+                 "the batches beside that of step %" PRIu64 " are not finite either%s%s%s", replay->step,
+                 first->shards > 1 ? ", on every " : "; with one ", holder(first),
+                 first->shards > 1 ? ": look at the parameters and the settings"
+                                   : " a broken machine and broken parameters look alike");
         return;
     }
-    judge_again(replay, recorded, first->shards, verdict);
+    judge_again(replay, recorded, verdict);
 }

@@ -30,8 +30,8 @@ enum { KEEL_REPLAY_REASON_BYTES = 768 };
 
 typedef struct keel_replay_verdict {
     keel_replay_cause cause;
-    int32_t rank;                          // HARDWARE: the broken one; -1: not known
-    int32_t shard;                         // BAD_DATA: the rank whose data it is
+    int32_t rank;                          // HARDWARE: the broken data-parallel rank; -1: not known
+    int32_t shard;                         // BAD_DATA: the data-parallel rank whose data it is
     char reason[KEEL_REPLAY_REASON_BYTES]; // with the numbers
 } keel_replay_verdict;
 

@@ -26,6 +26,11 @@ void keel_replay_faults(keel_train_config *config, uint64_t last_step) {
 keel_status keel_replay_open(const keel_train_config *config, const keel_sequences *sequences, MPI_Comm comm,
                              keel_probe *probe, uint64_t step, const keel_trainer_report *report,
                              keel_trainer **trainer) {
+    if (config->parallel.expert_parallel > 1)
+        return keel_fail(KEEL_ERR_CONFIG,
+                         "--replay-batch cannot tell with parallel_config.expert_parallel %lld: the experts of a rank "
+                         "compute for the batches of %lld ranks, so that no result is of one rank alone",
+                         (long long)config->parallel.expert_parallel, (long long)config->parallel.expert_parallel);
     return keel_trainer_open_before(config, sequences, comm, probe, step, report, trainer);
 }
 
@@ -114,8 +119,11 @@ static keel_status compute_all(const replayer *r, keel_replay_reading *reading) 
 
 static keel_status read_batches(replayer *r, keel_replay_reading *reading) {
     keel_trainer *trainer = r->trainer;
-    *reading = (keel_replay_reading){
-        .step = trainer->progress.step, .shards = r->shards, .passes = r->shards > 1 ? KEEL_REPLAY_PASSES : 2};
+    *reading = (keel_replay_reading){.step = trainer->progress.step,
+                                     .shards = r->shards,
+                                     .tp = trainer->mesh.tp,
+                                     .pp = trainer->mesh.pp,
+                                     .passes = r->shards > 1 ? KEEL_REPLAY_PASSES : 2};
     reading->values = calloc((size_t)VALUES * r->shards, sizeof *reading->values);
     keel_status status = reading->values ? KEEL_OK : keel_fail(KEEL_ERR_MEMORY, "no memory for a replay");
     keel_buckets_set_local(trainer->buckets, true);

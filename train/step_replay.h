@@ -19,10 +19,10 @@ typedef struct keel_replay_value {
 
 // A batch and its neighbours at one set of parameters. Shard k is what rank k had in the run.
 typedef struct keel_replay_reading {
-    uint64_t step; // the parameters are those after it
-    uint32_t shards;
-    uint32_t passes;           // 4: on its own rank, again, on the next rank, again; 2 where there is one rank only
-    uint32_t neighbours;       // batches before it; where there are too few, behind it too
+    uint64_t step;           // the parameters are those after it
+    uint32_t shards, tp, pp; // tp * pp ranks hold the model together: data-parallel rank k is what "rank k" means here
+    uint32_t passes;         // 4: on its own rank, again, on the next rank, again; 2 where there is one rank only
+    uint32_t neighbours;     // batches before it; where there are too few, behind it too
     keel_replay_value *values; // [KEEL_REPLAY_PASSES + KEEL_REPLAY_NEIGHBOURS, shards]: passes, then neighbours
 } keel_replay_reading;
 
@@ -42,7 +42,8 @@ typedef struct keel_replay {
 void keel_replay_faults(keel_train_config *config, uint64_t last_step);
 
 // As keel_trainer_open_with, for keel_replay_run of STEP: nothing is written anywhere. SEQUENCES NULL: the shards of
-// CONFIG. KEEL_ERR_NOT_FOUND if there is no checkpoint before STEP. Collective.
+// CONFIG. KEEL_ERR_NOT_FOUND if there is no checkpoint before STEP. KEEL_ERR_CONFIG where ranks compute for one
+// another's batches (expert_parallel above 1): what one gives would not be its own. Collective.
 keel_status keel_replay_open(const keel_train_config *config, const keel_sequences *sequences, MPI_Comm comm,
                              keel_probe *probe, uint64_t step, const keel_trainer_report *report,
                              keel_trainer **trainer);

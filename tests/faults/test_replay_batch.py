@@ -32,6 +32,18 @@ class Replay(common.Case):
                 verdict, _ = self.train_and_replay(ranks, NAN + ", steps: 100000", ends=1)
                 self.assertIn(f"verdict: hardware: always on rank {ranks - 1}: ", verdict)
 
+    def test_ranks_that_hold_the_model_together_are_named_together(self):
+        verdict, _ = self.train_and_replay(4, NAN + ", steps: 100000", "--set", "parallel_config.model_parallel=2", ends=1)
+        self.assertIn("verdict: hardware: always on data-parallel rank 1: ", verdict)
+        self.assertTrue(verdict.endswith("; data-parallel rank 1 is ranks 2 to 3"), verdict)
+
+    def test_experts_of_several_ranks_are_refused(self):
+        config = self.config(steps=12, save=10, extra="moe_config: {expert_num: 2}\n")
+        args = self.job(2, config, "--set", "parallel_config.expert_parallel=2")
+        self.run_program(args)
+        p = self.run_program([*args, "--replay-batch", "11"], expect=2)
+        self.assertIn("cannot tell with parallel_config.expert_parallel 2: ", p.stderr)
+
     def test_what_struck_once_is_transient(self):
         verdict, text = self.train_and_replay(2, NAN, "--set", "monitor.enabled=true", "--set",
                                               f"monitor.output={self.path('run')}", accumulation=2)

@@ -34,6 +34,8 @@ static const keel_replay_value bad = {6, 4}, sick = {(double)NAN, (double)NAN};
 static void make_reading(keel_replay_reading *reading, keel_replay_value *values, uint32_t shards, uint64_t step) {
     *reading = (keel_replay_reading){.step = step,
                                      .shards = shards,
+                                     .tp = 1,
+                                     .pp = 1,
                                      .passes = shards > 1 ? KEEL_REPLAY_PASSES : 2,
                                      .neighbours = KEEL_REPLAY_NEIGHBOURS,
                                      .values = values};
@@ -114,6 +116,19 @@ static void a_broken_rank_is_named(void **state) {
                 assert_int_equal(verdict.cause, KEEL_REPLAY_HARDWARE);
                 assert_int_equal(verdict.rank, rank);
             }
+}
+
+static void ranks_that_hold_the_model_together_are_named_together(void **state) {
+    (void)state;
+    made_up m;
+    make(&m, 3);
+    break_rank(m.at_checkpoint, 3, 1, sick);
+    m.replay.at_checkpoint.tp = 2;
+    assert_non_null(strstr(judge(&m).reason, "; data-parallel rank 1 is ranks 2 to 3"));
+    m.replay.at_checkpoint.pp = 2;
+    assert_non_null(strstr(judge(&m).reason, "; data-parallel rank 1 is ranks 2 to 3, 8 to 9"));
+    m.replay.at_checkpoint.tp = 1;
+    assert_non_null(strstr(judge(&m).reason, "; data-parallel rank 1 is ranks 1, 4"));
 }
 
 static void a_rank_that_does_not_repeat_is_broken_even_alone(void **state) {
@@ -214,6 +229,7 @@ int main(void) {
         cmocka_unit_test(bad_data_is_bad_on_every_rank),
         cmocka_unit_test(bad_at_the_parameters_of_the_step_only_is_bad_data_too),
         cmocka_unit_test(a_broken_rank_is_named),
+        cmocka_unit_test(ranks_that_hold_the_model_together_are_named_together),
         cmocka_unit_test(a_rank_that_does_not_repeat_is_broken_even_alone),
         cmocka_unit_test(what_does_not_come_again_was_transient),
         cmocka_unit_test(a_run_that_is_not_the_same_tells_nothing),
