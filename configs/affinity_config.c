@@ -89,8 +89,8 @@ static keel_status read_module(const keel_yaml_node *node, const keel_cpu_list *
         const keel_status status = keel_yaml_to_int(item, &place);
         if (status) return status;
         if (place < 0 || (size_t)place >= all->count)
-            return keel_yaml_fail(item, "%lld is no place in affinity_cpu_list, which has %zu processors (0 to %zu)",
-                                  (long long)place, all->count, all->count - 1);
+            return keel_yaml_fail(item, "%lld is no place in affinity_cpu_list, which has %zu processor%s (0 to %zu)",
+                                  (long long)place, all->count, all->count == 1 ? "" : "s", all->count - 1);
         if (has(list, all->cpus[place]))
             return keel_yaml_fail(item, "place %lld is twice in the list", (long long)place);
         list->cpus[list->count++] = all->cpus[place];

@@ -25,7 +25,7 @@ static void print_usage(FILE *out) {
           "  --fail-on      the least severity that counts; warning unless set\n"
           "  --monitor      settings that judge instead of the run's own\n"
           "  --list-rules   every rule with its parameters: key, default, range\n\n"
-          "exit: 0 healthy, 1 incidents, 2 something could not be read\n",
+          "exit: 0 healthy, 1 incidents, 2 something could not be read or holds no record\n",
           out);
 }
 
@@ -85,8 +85,9 @@ static int check_path(const char *path, const keel_monitor_config *config, int f
         return UNREADABLE;
     }
     const keel_report_style style = keel_terminal_style(stdout);
-    keel_status status = keel_report_line(keel_judged_worst(&judged), &style, stdout);
-    int code = keel_judged_severity(&judged) >= fail_on ? INCIDENTS : HEALTHY;
+    const keel_result *worst = keel_judged_worst(&judged);
+    keel_status status = keel_report_line(worst, &style, stdout);
+    int code = keel_judged_severity(&judged) >= fail_on ? INCIDENTS : worst->records ? HEALTHY : UNREADABLE;
     keel_judged_free(&judged);
     if (!status) return code;
     fprintf(stderr, "keel check: %s\n", keel_error());

@@ -106,6 +106,18 @@ keel_status keel_checkpoint_write(const char *path, const keel_checkpoint *check
     return status;
 }
 
+// A number of 17 digits in as few as give it back: 9.9999999999999995e-07 is 1e-06.
+static void print_fact(FILE *out, const char *text) {
+    char *end, brief[32];
+    const double value = strtod(text, &end);
+    if (!strchr(text, '.') || *end) {
+        fputs(text, out);
+        return;
+    }
+    snprintf(brief, sizeof brief, "%.15g", value);
+    fputs(strtod(brief, NULL) == value ? brief : text, out);
+}
+
 static keel_status compare_facts(const keel_safetensors *file, const keel_facts *facts, FILE *changed) {
     for (size_t i = 0; i < facts->count; i++) {
         const keel_fact *fact = &facts->list[i];
@@ -115,7 +127,10 @@ static keel_status compare_facts(const keel_safetensors *file, const keel_facts 
         if (fact->required)
             return keel_fail(KEEL_ERR_CONFIG, "%s does not fit this configuration: %s is %s there and %s here",
                              keel_safetensors_path(file), fact->key, stored, fact->value);
-        fprintf(changed, "%s%s %s -> %s", ftell(changed) ? ", " : "", fact->key, stored, fact->value);
+        fprintf(changed, "%s%s ", ftell(changed) ? ", " : "", fact->key);
+        print_fact(changed, stored);
+        fputs(" -> ", changed);
+        print_fact(changed, fact->value);
     }
     return KEEL_OK;
 }

@@ -24,7 +24,8 @@ static keel_status lock_output(keel_trainer *trainer) {
 keel_status keel_trainer_begin_folders(keel_trainer *trainer) {
     char *moved = NULL;
     keel_status status = keel_make_folders(trainer->config->runner.output_dir);
-    if (!status) status = lock_output(trainer);
+    if (status) return keel_fail(status, "runner_config.output_dir: %s", keel_error());
+    status = lock_output(trainer);
     if (!status) status = keel_checkpoint_folder_begin(&trainer->folder, trainer->new_run, &moved);
     if (moved) keel_trainer_note(trainer, "the checkpoints of an earlier run are now in %s", moved);
     free(moved);

@@ -299,7 +299,7 @@ static keel_status find_weights(keel_trainer *trainer, found *out) {
 
 static keel_status find_state(keel_trainer *trainer, bool resume, found *out) {
     const keel_status status = keel_checkpoint_folder_open(trainer->config->runner.output_dir, &trainer->folder);
-    if (status) return status;
+    if (status) return keel_fail(status, "runner_config.output_dir: %s", keel_error());
     if (!resume) return find_weights(trainer, out);
     if (trainer->replay_step)
         return keel_recover_before(&trainer->folder, trainer->replay_step, &trainer->facts, note_plain, trainer,

@@ -18,7 +18,7 @@ keel_status keel_report_text(const keel_result *result, const keel_report_style 
 // The COUNT runs of one source as one object: several runs have their incidents in one list, each with its `run` from
 // 1, and a list `runs` with what is known of each.
 keel_status keel_report_json(const keel_result *const *runs, size_t count, FILE *out);
-// One line: the verdict, the source, how many incidents, the worst of them.
+// One line: the verdict (`empty` of a run without a record), the source, how many incidents, the worst of them.
 keel_status keel_report_line(const keel_result *result, const keel_report_style *style, FILE *out);
 
 // The incident that a report speaks of first: the most severe, of those the earliest, one that was not rolled back

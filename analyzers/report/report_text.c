@@ -83,6 +83,11 @@ static void print_source(const keel_result *r, FILE *out) {
     if (r->runs > 1) fprintf(out, ", run %zu of %zu", r->run, r->runs);
 }
 
+// Silence about a run of which nothing is known is no health.
+static bool nothing_to_judge(const keel_result *r) {
+    return r->records == 0 && keel_report_severity(r) < KEEL_WARNING;
+}
+
 // BEFORE, then how many steps are missing; nothing where none are.
 static void print_dropped(const keel_result *r, const char *before, FILE *out) {
     if (r->dropped_steps == 0) return;
@@ -97,13 +102,18 @@ static void print_head(const keel_result *r, FILE *out) {
     if (info && info->host[0]) fprintf(out, " on %s", info->host);
     if (info && info->world_size > 1) fprintf(out, ", %" PRIu32 " ranks", info->world_size);
     if (r->records) fprintf(out, ", steps %" PRIu64 " to %" PRIu64, r->first_step, r->last_step);
-    fprintf(out, ", %" PRIu64 " records", r->records);
+    fprintf(out, ", %" PRIu64 " record%s", r->records, plural(r->records));
     print_dropped(r, "\n", out);
     fputs("\n\n", out);
 }
 
 static void print_verdict(const keel_result *r, const keel_report_style *style, int width, FILE *out) {
     int severity = keel_report_severity(r);
+    if (nothing_to_judge(r)) {
+        fprintf(out, "%sEMPTY%s: no step was recorded, and nothing could be judged\n", colour_of(style, KEEL_WARNING),
+                plain(style));
+        return;
+    }
     if (severity < KEEL_WARNING) {
         fprintf(out, "%sHEALTHY%s: no warning or critical incident\n", colour_of(style, -1), plain(style));
         return;
@@ -188,16 +198,19 @@ keel_status keel_report_text(const keel_result *r, const keel_report_style *styl
 
 keel_status keel_report_line(const keel_result *r, const keel_report_style *style, FILE *out) {
     int severity = keel_report_severity(r);
-    const char *verdict = severity < KEEL_WARNING ? "healthy" : keel_severity_name((keel_severity)severity);
+    const bool empty = nothing_to_judge(r);
+    const char *verdict = empty                     ? "empty"
+                          : severity < KEEL_WARNING ? "healthy"
+                                                    : keel_severity_name((keel_severity)severity);
     size_t count = count_of(r, KEEL_CRITICAL) + count_of(r, KEEL_WARNING);
-    fprintf(out, "%s%-8s%s ", colour_of(style, severity), verdict, plain(style));
+    fprintf(out, "%s%-8s%s ", colour_of(style, empty ? KEEL_WARNING : severity), verdict, plain(style));
     print_source(r, out);
     fputs(": ", out);
     if (severity < KEEL_WARNING)
-        fprintf(out, "%" PRIu64 " records", r->records);
+        fprintf(out, "%" PRIu64 " record%s", r->records, plural(r->records));
     else
-        fprintf(out, "%zu incident%s in %" PRIu64 " records; step %" PRIu64 ": %s", count, plural(count), r->records,
-                keel_report_worst(r)->first_step, keel_report_worst(r)->message);
+        fprintf(out, "%zu incident%s in %" PRIu64 " record%s; step %" PRIu64 ": %s", count, plural(count), r->records,
+                plural(r->records), keel_report_worst(r)->first_step, keel_report_worst(r)->message);
     print_dropped(r, "; ", out);
     fputc('\n', out);
     return ferror(out) ? keel_fail(KEEL_ERR_IO, "the report cannot be written") : KEEL_OK;

@@ -5,7 +5,7 @@ import subprocess
 import time
 import unittest
 
-from common import ENV, Case, main
+from common import ENV, KEEL, Case, main
 
 
 def can_mount():
@@ -46,6 +46,14 @@ class FullDisk(Case):
         os.remove(f"{self.disk}/ballast")
         report = self.report(f"{self.disk}/run")
         self.assertLess(report["records"], 400)
+
+    def test_a_run_of_which_nothing_was_recorded_is_not_healthy(self):
+        subprocess.run(["mount", "-o", "remount,size=3m", self.disk], check=True)  # the file, and no row
+        out, err = self.start(3).communicate(timeout=120)
+        self.assertIn("RECORDING PAUSES", err)
+        checked = self.run_program([KEEL, "check", f"{self.disk}/run"], expect=2)
+        self.assertRegex(checked.stdout, "^empty +.*: 0 records\n$")
+        self.assertIn("EMPTY: no step was recorded", self.run_program([KEEL, "report", f"{self.disk}/run"]).stdout)
 
     def test_recording_goes_on(self):
         p = self.start(3000)

@@ -223,6 +223,8 @@ static void count_fault(const keel_lab_run *run, const keel_lab_outcome *outcome
 static void tell(const lab *l, const keel_lab_run *run, const keel_lab_outcome *o) {
     char line[1400];
     const keel_lab_find *find = &run->lab_case->find;
+    char rank[16] = "-";
+    if (o->incident.rank >= 0) snprintf(rank, sizeof rank, "%d", o->incident.rank);
     size_t n = (size_t)snprintf(line, sizeof line, "[%zu/%zu] %s %" PRIu64 ": ", l->ended, l->count,
                                 run->lab_case->name, run->number);
     if (!run->lab_case->faulty)
@@ -234,10 +236,10 @@ static void tell(const lab *l, const keel_lab_run *run, const keel_lab_outcome *
                  o->steps, o->other[0] ? "; instead: " : "", o->other);
     else
         snprintf(line + n, sizeof line - n,
-                 "found at step %" PRIu64 ", onset %lld, %s %s%s rank %d%s, cause %s%s%s%s%s", o->alert_step,
+                 "found at step %" PRIu64 ", onset %lld, %s %s%s rank %s%s, cause %s%s%s%s%s", o->alert_step,
                  (long long)find->onset, o->incident.rule, o->incident.site[0] ? o->incident.site : "-",
-                 o->site_right ? "" : " (WRONG SITE)", o->incident.rank, o->rank_right ? "" : " (WRONG RANK)",
-                 o->incident.cause, o->cause_first ? "" : " (WRONG CAUSE)", o->early ? ", EARLY ALERTS" : "",
+                 o->site_right ? "" : " (WRONG SITE)", rank, o->rank_right ? "" : " (WRONG RANK)", o->incident.cause,
+                 o->cause_first ? "" : " (WRONG CAUSE)", o->early ? ", EARLY ALERTS" : "",
                  o->other[0] ? "; also: " : "", o->other);
     l->options->progress(l->options->context, line);
 }

@@ -251,12 +251,14 @@ done:
 }
 
 keel_status keel_shards_prepare(const keel_shards_plan *plan, const keel_shards_listener *listener) {
-    keel_status status = plan->text_count ? keel_make_folders(plan->folder) : KEEL_OK;
-    if (status) return status;
+    if (plan->text_count) {
+        const keel_status status = keel_make_folders(plan->folder);
+        if (status) return keel_fail(status, "train_dataset.shards: %s", keel_error());
+    }
     // Two jobs on one folder take turns. Where a file system has no locks they are not kept apart.
     const int lock = open(plan->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (lock >= 0) (void)flock(lock, LOCK_EX);
-    status = prepare(plan, listener);
+    const keel_status status = prepare(plan, listener);
     if (lock >= 0) close(lock);
     return status;
 }

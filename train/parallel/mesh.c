@@ -8,8 +8,8 @@ static keel_status check(const keel_parallel_config *config, int64_t world, int6
     if (config->data_parallel == 0 && world % model)
         return keel_fail(KEEL_ERR_CONFIG,
                          "parallel_config: model_parallel %lld x pipeline_stage %lld = %lld does not divide the job's "
-                         "%lld ranks",
-                         (long long)tp, (long long)pp, (long long)model, (long long)world);
+                         "%lld rank%s",
+                         (long long)tp, (long long)pp, (long long)model, (long long)world, world == 1 ? "" : "s");
     *dp = config->data_parallel ? config->data_parallel : world / model;
     if (*dp * model != world)
         return keel_fail(

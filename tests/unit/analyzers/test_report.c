@@ -153,12 +153,23 @@ static void lines_and_severities(void **unused) {
     assert_int_equal(keel_report_severity(result), -1);
     assert_null(keel_report_worst(result));
     keel_result_free(result);
+    FILE *out = tmpfile();
+    size_t size;
+    result = judge_story(s, nothing, 0, false); // not healthy: nothing is known of it
+    assert_int_equal(keel_report_line(result, &(keel_report_style){.width = 80}, out), KEEL_OK);
+    assert_int_equal(keel_report_text(result, &(keel_report_style){.width = 80}, out), KEEL_OK);
+    keel_result_free(result);
+    rewind(out);
+    char *text = read_all(out, &size);
+    assert_ptr_equal(strstr(text, "empty    runs/example: 0 records\n"), text);
+    assert_non_null(strstr(text, "\nEMPTY: no step was recorded, and nothing could be judged\n"));
+    free(text);
+    fclose(out);
     result = judge_story(s, nan_from_one_layer, 300, true);
     assert_int_equal(keel_report_severity(result), KEEL_CRITICAL);
-    FILE *out = tmpfile();
+    out = tmpfile();
     assert_int_equal(keel_report_line(result, &(keel_report_style){.width = 80}, out), KEEL_OK);
     rewind(out);
-    size_t size;
     char *line = read_all(out, &size);
     assert_non_null(strstr(line, "critical runs/example: 1 incident in 300 records; step 120: NaN first seen in "));
     assert_ptr_equal(strchr(line, '\n'), line + size - 1);

@@ -194,9 +194,11 @@ static void test_what_does_not_fit_is_named(void **state) {
 
     config = r->config;
     config.lr.learning_rate = 2e-3;
+    config.optimizer.eps = 1e-6; // 9.9999999999999995e-07 to 17 digits
     keel_facts_of(&config, "data", 2, &other);
     assert_int_equal(read_checkpoint(path, &other, &checkpoint, &changed), KEEL_OK);
     assert_non_null(changed);
+    assert_non_null(strstr(changed, "optimizer.eps 1e-08 -> 1e-06"));
     assert_non_null(strstr(changed, "lr_schedule.learning_rate 0.001 -> 0.002, parallel_config.data_parallel 1 -> 2"));
     free(changed);
 
