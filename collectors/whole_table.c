@@ -160,7 +160,7 @@ static keel_status merge_scalars(const merging *m, keel_whole_table *whole) {
 static keel_status open_maps(const keel_rank_table *tables, uint32_t count, keel_whole_table *whole) {
     for (uint32_t g = 0; g < count; g++)
         whole->place_count += 2 * (size_t)tables[g].site_count + tables[g].scalar_count;
-    whole->maps = calloc(count, sizeof *whole->maps);
+    whole->maps = calloc((size_t)count + 1, sizeof *whole->maps);
     whole->places = calloc(whole->place_count + 1, sizeof *whole->places);
     if (!whole->maps || !whole->places)
         return keel_fail(KEEL_ERR_MEMORY, "no memory for the maps of %u groups of ranks", count);

@@ -93,7 +93,7 @@ static keel_status tell(MPI_Comm comm, keel_status of_0) {
 
 static keel_status lead(MPI_Comm comm, const keel_rank_table *own, const keel_rank_groups *groups,
                         keel_whole_table *whole) {
-    keel_rank_table *tables = calloc(groups->count, sizeof *tables);
+    keel_rank_table *tables = calloc((size_t)groups->count + 1, sizeof *tables);
     keel_status status = tell(comm, receive_counts(comm, groups, tables));
     if (!status) {
         for (uint32_t g = 1; g < groups->count; g++) receive_arrays(comm, (int)groups->leaders[g], &tables[g]);
@@ -126,7 +126,7 @@ keel_status keel_site_agreement(MPI_Comm comm, const keel_rank_table *table, kee
     const bool room = hashes && groups.leaders && groups.of;
     if (table && !room) keel_fail(KEEL_ERR_MEMORY, "no memory for the tables of %d ranks", size);
     keel_status status = keel_all_ready(comm, table && room);
-    if (!status) {
+    if (!status && table && room) { // the last two are among what is ready
         const uint64_t mine = keel_rank_table_hash(table);
         MPI_Allgather(&mine, 1, MPI_UINT64_T, hashes, 1, MPI_UINT64_T, comm);
         find_groups(hashes, size, rank, &groups);

@@ -113,7 +113,7 @@ static void run_case(const char *name, size_t accumulation, const keel_moe_confi
     char path[512];
     snprintf(path, sizeof path, "%s/%s.safetensors", KEEL_TEST_DATA, name);
     if (rig_open(&config, micro, &adamw, NULL, 0, true, &r) != KEEL_OK) fail_msg("%s", keel_error());
-    size_t ignored;
+    size_t ignored = 0;
     if (load_weights(&r, &config, path, &ignored) != KEEL_OK) fail_msg("%s", keel_error());
     assert_int_equal(ignored, 0);
 
