@@ -167,7 +167,7 @@ static inline double golden_distance(const golden_case *c, const char *group, co
             n *= (size_t)shape[d];
         }
         float *found = malloc(n * sizeof *found);
-        golden_check(found != NULL, "no memory");
+        if (!found || !expected) abort();
         memcpy(found, expected, n * sizeof *found);
         keel_param_give(&list[tensors[i].param], flat, found, tensors[i].row, tensors[i].rows);
         double distance = 0, norm = 0;

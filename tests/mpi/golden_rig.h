@@ -21,6 +21,7 @@ static inline void golden_rig_train(const golden_case *golden, keel_train_config
     config->runner.steps = (int64_t)steps;
     CHECK(rig_open(config, sequences, false, record, r) == KEEL_OK);
     CHECK(keel_trainer_run(r->trainer) == KEEL_OK);
+    CHECK(golden->losses && golden->norms);
     for (size_t i = 0; i < steps && check_rank == 0; i++) {
         CHECK(golden_near(record->losses[i], golden->losses[i], 1e-5));
         CHECK(golden_near(record->norms[i], golden->norms[i], 1e-5));

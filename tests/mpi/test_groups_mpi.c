@@ -117,6 +117,7 @@ static void fill(table_rig *r, int odd) {
     keel_frame *frame = r->frame;
     keel_frame_clear(frame);
     const uint32_t stage = stage_of((uint32_t)check_rank), ranks = ranks_of(stage), index = index_in_stage();
+    CHECK(ranks > 0);
     uint32_t micro = 0;
     for (uint32_t s = 0; s < r->own.site_count; s++) {
         float values[ELEMENTS];
@@ -154,7 +155,7 @@ static void drive(void) {
 static const keel_site_info *find(const table_rig *r, const char *name, uint32_t *id) {
     for (*id = 0; *id < r->whole.table.site_count; ++*id)
         if (strcmp(r->whole.table.sites[*id].name, name) == 0) return &r->whole.table.sites[*id];
-    CHECK(!"the site is there");
+    CHECK(*id < r->whole.table.site_count); // the site is there
     return NULL;
 }
 

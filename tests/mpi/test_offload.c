@@ -28,7 +28,7 @@ static size_t resident(const void *data, size_t bytes) {
     static unsigned char pages[1 << 16];
     const size_t count = (bytes + PAGE - 1) / PAGE;
     CHECK(count <= sizeof pages && (uintptr_t)data % PAGE == 0);
-    CHECK(mincore((void *)(uintptr_t)data, bytes, pages) == 0);
+    CHECK(mincore((void *)data, bytes, pages) == 0);
     size_t found = 0;
     for (size_t i = 0; i < count; i++) found += pages[i] & 1;
     return found * PAGE;

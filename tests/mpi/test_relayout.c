@@ -152,7 +152,8 @@ static void test_from(const kind *k, const layout *from, const rig_record *singl
             config.checkpoint.save_interval = 0;
             CHECK(rig_open_on(firsts[to->ranks], &config, &language, true, &record, NULL, &r) == KEEL_OK);
             float *loaded = state_of(&config, &r, &again);
-            if (check_rank == 0) CHECK(again == count && memcmp(loaded, saved, count * sizeof *saved) == 0);
+            if (check_rank == 0)
+                CHECK(saved && loaded && again == count && memcmp(loaded, saved, count * sizeof *saved) == 0);
             free(loaded);
             CHECK(keel_trainer_run(r.trainer) == KEEL_OK);
             rig_close(&r);
