@@ -107,7 +107,7 @@ static void check_merged(const keel_stats *merged, const keel_stats *whole, keel
 static void merge_layout(const tensor *t, manner how, unsigned pieces, unsigned replicas, unsigned bad,
                          keel_stats *merged) {
     const unsigned ranks = pieces * replicas;
-    unsigned order[PIECES_MAX * REPLICAS_MAX];
+    unsigned order[PIECES_MAX * REPLICAS_MAX] = {0};
     for (unsigned i = 0; i < ranks; i++) {
         const unsigned j = (unsigned)(random_bits() % (i + 1));
         order[i] = order[j];

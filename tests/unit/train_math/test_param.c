@@ -11,7 +11,7 @@
 #include "train/model/random.h"
 
 static keel_model_config model_of(keel_model_type type) {
-    return (keel_model_config){.model_type = type,
+    return (keel_model_config){.model_type = (int)type,
                                .vocab_size = 24,
                                .seq_length = 6,
                                .hidden_size = 32,
