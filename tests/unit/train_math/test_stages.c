@@ -147,7 +147,10 @@ static void assert_same_gradients(const part *whole, const part *parts, size_t c
     for (size_t i = 0; i < params; i++) {
         const keel_param *param = NULL;
         const part *p = owner(parts, count, list[i].name, &param);
-        if (!p || !param) fail_msg("no stage has %s", list[i].name);
+        if (!p || !param) {
+            fail_msg("no stage has %s", list[i].name);
+            return;
+        }
         assert_int_equal(param->place, list[i].place);
         assert_int_equal(param->stage, p->stage.index);
         assert_memory_equal(keel_model_weights(p->model) + param->offset,
@@ -176,7 +179,10 @@ static void assert_same_sites(const part *whole, const part *parts, size_t count
                 other = keel_probe_site_info(whole->probe, k);
                 if (other->quantity == info->quantity && strcmp(other->name, info->name) == 0) break;
             }
-            if (!other) fail_msg("the whole model has no %s", info->name);
+            if (!other) {
+                fail_msg("the whole model has no %s", info->name);
+                return;
+            }
             assert_string_equal(other->name, info->name);
             assert_int_equal(other->order, info->order);
             assert_int_equal(other->phase, info->phase);
