@@ -19,6 +19,7 @@ static const keel_param_info params[PARAMS] = {
 };
 
 enum { WINDOW = 64 };
+#define PATIENCE 1.25
 
 typedef struct state {
     uint32_t active, key;
@@ -32,8 +33,12 @@ static void init(void *memory) {
     keel_window_init(&s->seconds, WINDOW);
 }
 
+static double limit_of(const state *s, const double *p) {
+    return fmax(p[P_SECONDS], p[P_TIMES] * s->seconds.median);
+}
+
 static bool is_hang(const state *s, const double *p, double seconds) {
-    return s->records >= 2 && seconds >= p[P_SECONDS] && seconds >= p[P_TIMES] * s->seconds.median;
+    return s->records >= 2 && seconds >= limit_of(s, p);
 }
 
 static void report(const state *s, uint64_t step, double seconds, int64_t rank, const char *clause,
@@ -69,7 +74,12 @@ static void tell(state *s, uint64_t step, double seconds, const keel_host_event 
 static void watch(void *memory, const keel_detector_input *in, double seconds, const keel_host_event *waited_for,
                   keel_findings *findings) {
     state *s = memory;
-    if (is_hang(s, in->params, seconds)) tell(s, s->last_step + 1, seconds, waited_for, findings);
+    if (!is_hang(s, in->params, seconds)) return;
+    // Who watches the rank that is waited for goes by the same limit, and has written it down once it tells (event): an
+    // alert that nobody can look up later is of less use than one that comes a moment later. It tells nothing of a rank
+    // that still gives signs of life.
+    if (waited_for && waited_for->rank >= 0 && seconds < PATIENCE * limit_of(s, in->params)) return;
+    tell(s, s->last_step + 1, seconds, waited_for, findings);
 }
 
 // Whoever told has judged by the same limit.
