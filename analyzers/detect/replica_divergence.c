@@ -10,6 +10,7 @@
 //   not, that copy is the odd one, else the other;
 // - where means are not kept, the one whose norm has left its own course by four times as much as the other's.
 // Else it is unknown.
+#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 
@@ -57,7 +58,10 @@ static int64_t odd_of_two(const keel_detector_input *in, const columns *c, uint3
     const bool whole = has_whole_norms(&in->info->sites[site]) && p->known > 0;
     bool low_stood = c->low[site] == p->norm, high_stood = c->high[site] == p->norm;
     if (whole && low_stood != high_stood) return (int64_t)(low_stood ? c->rank_low[site] : c->rank_high[site]);
-    if (p->checked >= CHECKED) return fabsf(p->error) >= ODD_ERROR * p->usual ? two.first : two.second;
+    if (p->checked >= CHECKED) {
+        const double rounding = 4 * DBL_EPSILON * fabs(p->mean); // sums of few values are often exact
+        return fabsf(p->error) > fmax(ODD_ERROR * (double)p->usual, rounding) ? two.first : two.second;
+    }
     if (!whole || p->known < 2 || !(c->high[site] > c->low[site])) return -1;
     double expected = p->norm + p->change;
     double to_low = fabs(c->low[site] - expected), to_high = fabs(c->high[site] - expected);

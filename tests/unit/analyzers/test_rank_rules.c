@@ -127,25 +127,29 @@ static void a_bit_flip_in_one_weight_of_one_rank_is_told_at_once(void **unused) 
     }
 }
 
-// Of two copies: the first one's sum and the sum of its update tell, however small the flip is.
+// Of two copies: the first one's sum and the sum of its update tell, however small the flip is. Of a few values such
+// sums may be exact, of powers of two here.
 static void of_two_copies_the_sum_of_the_update_tells_the_odd_one(void **unused) {
     (void)unused;
-    for (int odd_rank = 0; odd_rank < 2; odd_rank++) {
+    for (int way = 0; way < 4; way++) {
+        const int odd_rank = way % 2;
+        const bool exact = way / 2;
         tensor_run *r = tensor_open(2, plain);
         int weight = tensor_find(r, "layers.2.mlp.down.weight", KEEL_WEIGHT);
         int update = tensor_find(r, "layers.2.mlp.down.weight", KEEL_UPDATE);
         for (uint32_t s = 0; s < r->info.site_count; s++) r->sites[s].replica_count = 2;
         tensor_begin(r);
-        double mean = 0.001, norm = 20;
+        double mean = 0x1p-10, norm = 20;
         for (int i = 0; i < 50; i++) {
             bool flip = i == 49;
             tensor_next(r);
             set_residuals(r, false, flip ? weight : -1);
-            double step = 1e-6 * random_normal(&r->seed);
+            double step = exact ? 0x1p-20 : 1e-6 * random_normal(&r->seed);
             mean += step;
             norm += 1e-3 * random_normal(&r->seed);
             r->f64[KEEL_OP_mean][update] = step;
-            r->f64[KEEL_OP_mean][weight] = mean + 1e-12 * random_normal(&r->seed) + (flip && odd_rank == 0 ? 1e-9 : 0);
+            r->f64[KEEL_OP_mean][weight] =
+                mean + (exact ? 0 : 1e-12) * random_normal(&r->seed) + (flip && odd_rank == 0 ? 1e-9 : 0);
             tensor_set_ranks(r, weight, norm, norm, flip ? norm + 1e-9 : norm);
             tensor_judge(r);
         }
