@@ -77,6 +77,16 @@ class Documents(unittest.TestCase):
             shown = f.read().split("<!-- keel check --list-rules -->\n```text\n")[1].split("```")[0]
         self.assertEqual(shown, listed)
 
+    def test_every_key_of_the_trainer_is_described(self):
+        with open(os.path.join(SOURCE, "configs/train_config.c")) as f:
+            keys = re.findall(r"KEEL_YAML_ROW_\w+\((?:keel_\w+, )?(\w+)", f.read())
+        described = set()
+        for name in documents():
+            with open(os.path.join(SOURCE, name)) as f:
+                described.update(re.findall(r"\w+", f.read()))
+        self.assertGreater(len(keys), 60)
+        self.assertEqual([key for key in keys if key not in described], [])
+
     def test_files_that_documents_name_exist(self):
         for name in documents():
             with open(os.path.join(SOURCE, name)) as f:
