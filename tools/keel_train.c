@@ -10,8 +10,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "analyzers/rules.h"
 #include "collectors/mpi/merge_mpi.h"
 #include "collectors/mpi/node_board.h"
+#include "collectors/select.h"
 #include "configs/monitor_config.h"
 #include "configs/train_config.h"
 #include "tools/assemble.h"
@@ -166,6 +168,16 @@ static keel_status load_monitor_config(const arguments *args, const keel_train_c
     if (args->monitor_path)
         return keel_monitor_config_load(args->monitor_path, args->monitor_sets, args->monitor_count, config);
     return train->monitor ? keel_monitor_config_section(train->monitor, config) : KEEL_OK;
+}
+
+// What starting the monitor would refuse, where it is not started.
+static keel_status check_monitor_config(const keel_monitor_config *config) {
+    keel_rules *rules;
+    keel_status status = keel_select_check(config);
+    if (!status) status = keel_select_check_ranks(config, (uint32_t)size);
+    if (!status) status = keel_rules_open(config, &rules);
+    if (!status) keel_rules_close(rules);
+    return status;
 }
 
 // One YAML document of both, for the store.
@@ -333,6 +345,7 @@ static keel_status train(const arguments *args, bool threaded) {
 
     keel_status status = keel_train_config_load(args->config_path, args->train_sets, args->train_count, &config);
     if (!status) status = load_monitor_config(args, config, &monitor);
+    if (!status && monitor && args->print_structure) status = check_monitor_config(monitor);
     if (!status) status = settings_text(config, monitor, &settings);
     if ((status = agree(status)) || (status = place(config, &affinity))) goto done;
     keel_affinity_describe(&affinity, sharing, sizeof sharing);

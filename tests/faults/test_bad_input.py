@@ -82,7 +82,8 @@ class BadInput(Case):
         config = self.config()
         for name, (content, *wanted) in monitors.items():
             file = self.write(name + ".yaml", content)
-            self.refused([TRAIN, config, "--monitor", file, "--set", f"monitor.output={self.path('run')}"], name + ".yaml", *wanted)
+            for more in ([], ["--print-structure"]):
+                self.refused([TRAIN, config, "--monitor", file, "--set", f"monitor.output={self.path('run')}", *more], name + ".yaml", *wanted)
 
     def test_what_does_not_fit(self):
         config = self.config()
