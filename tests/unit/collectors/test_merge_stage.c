@@ -319,7 +319,7 @@ static void test_merged_step_outlives_an_abandoned_question(void **state) {
     p.other = other;
     p.compares = true;
     p.stuck_gathering = true;
-    rig_open(&r, &p.table, "{queue_depth: 2, merge_timeout_seconds: 0.05, select: [{ops: [max, replica_residual]}]}");
+    rig_open(&r, &p.table, "{queue_depth: 2, merge_timeout_seconds: 1, select: [{ops: [max, replica_residual]}]}");
     rig_start(&r);
     step_and_drain(&r, 1);
     assert_int_equal(captured_with("abandoned after step 1: not all ranks took part"), 1);
