@@ -50,10 +50,13 @@ static keel_status forward_backward(keel_trainer *trainer, uint64_t step, outcom
     keel_pipeline_loss loss;
     batches b = {.trainer = trainer, .step = step};
     const double queued = keel_cpu_wait_read(trainer->cpu_wait);
+    const double crossed = keel_collectives_waited(trainer->collectives, &trainer->mesh.model_parallel);
     const keel_status status = keel_pipeline_run(trainer->pipeline, next_batch, &b, out->loss_scale / tokens, &loss);
     if (status) keel_buckets_give_up(trainer->buckets);
     out->queued = keel_cpu_wait_read(trainer->cpu_wait) - queued;
     const keel_status reduced = keel_buckets_finish(trainer->buckets, &out->waited);
+    // Who is slow among tensor ranks is waited for where they meet: they have the same work, which stages have not.
+    out->waited += keel_collectives_waited(trainer->collectives, &trainer->mesh.model_parallel) - crossed;
     keel_buckets_unscale(trainer->buckets, out->loss_scale);
     out->control[KEEL_CONTROL_LOSS_SUM] = trainer->mesh.model_parallel.rank == 0 ? loss.sum : 0; // all of them have it
     out->loss_max = loss.greatest / rows;

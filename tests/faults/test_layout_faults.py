@@ -46,6 +46,19 @@ class LayoutFaults(common.Case):
             with self.subTest(layout=layout, rank=rank):
                 self.named(layout, f"kind: corrupt_data, step: {STEP}, rank: {rank}", rank)
 
+    def test_a_slow_tensor_rank_is_waited_for(self):
+        # Where tensor ranks meet, long before gradients are summed: what the straggler rule goes by.
+        for rank in (0, 1):
+            with self.subTest(rank=rank):
+                run = self.path(f"slow-{rank}")
+                config = self.config(steps=5, extra=f"faults:\n  - {{kind: straggler, step: 3, rank: {rank}, seconds: 0.5}}\n")
+                self.run_program(self.job(2, config, "--set", "monitor.enabled=true", "--set", f"monitor.output={run}", "--set",
+                                          "parallel_config.model_parallel=2", "--set", f"runner_config.output_dir={run}-out"))
+                def last(series):
+                    return float(self.run_program([common.KEEL, "dump", run, "--series", series]).stdout.split(",")[-1])
+                self.assertGreater(last("reduce_wait_seconds"), 0.3)
+                self.assertEqual(last("reduce_wait_least_seconds_rank"), rank)
+
 
 if __name__ == "__main__":
     unittest.main()
