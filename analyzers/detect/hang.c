@@ -24,6 +24,7 @@ enum { WINDOW = 64 };
 typedef struct state {
     uint32_t active, key;
     uint64_t records, last_step;
+    uint64_t told; // the step of which it was told while it lasted
     keel_window seconds;
     double store[KEEL_WINDOW_STORE(WINDOW)];
 } state;
@@ -63,6 +64,7 @@ static void report(const state *s, uint64_t step, double seconds, int64_t rank, 
 static void tell(state *s, uint64_t step, double seconds, const keel_host_event *waited_for, keel_findings *findings) {
     if (!s->active) s->key++;
     s->active = 1;
+    s->told = step;
     char clause[KEEL_CLAUSE_BYTES], who[KEEL_CLAUSE_BYTES / 2] = "";
     if (waited_for && waited_for->rank >= 0)
         snprintf(who, sizeof who, ", waiting for rank %d (%s)", (int)waited_for->rank, waited_for->how);
@@ -91,14 +93,17 @@ static void event(void *memory, const keel_detector_input *in, const keel_host_e
 static void update(void *memory, const keel_detector_input *in, keel_findings *findings) {
     state *s = memory;
     const keel_step *step = &in->row->step;
-    if (s->active || is_hang(s, in->params, step->seconds)) {
+    const bool hung = is_hang(s, in->params, step->seconds);
+    // A rank that stopped at the border of two steps is told of with the one behind it, whose row may come only now.
+    const bool ends = s->active && step->step > s->told;
+    if (hung || ends) {
         if (!s->active) s->key++;
         s->active = 0;
         char clause[KEEL_CLAUSE_BYTES];
         snprintf(clause, sizeof clause, "step %" PRIu64 " took %.3g s: a step takes %.3g s", step->step, step->seconds,
                  s->seconds.median);
         report(s, step->step, step->seconds, -1, clause, findings);
-    } else if (step->seconds > 0 && s->records > 0) // the first one sets things up
+    } else if (step->seconds > 0 && s->records > 0 && !s->active) // the first one sets things up
         keel_window_push(&s->seconds, s->store, step->seconds);
     s->records++;
     s->last_step = step->step;
