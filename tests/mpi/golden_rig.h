@@ -74,9 +74,10 @@ static inline void golden_rig_run(const char *name, const keel_parallel_config *
     rig_remove_folder(folder);
 
     char text[256];
-    snprintf(text, sizeof text,
-             "%s, data_parallel %lld, pipeline_stage %lld, %lld micro-batches, buckets of %lld bytes%s", name,
-             (long long)dp, (long long)parallel->pipeline_stage, (long long)micro, (long long)parallel->bucket_bytes,
+    snprintf(text, sizeof text, "%s, dp %lld, tp %lld, pp %lld, ep %lld, %lld micro-batches, buckets of %lld bytes%s%s",
+             name, (long long)dp, (long long)parallel->model_parallel, (long long)parallel->pipeline_stage,
+             (long long)parallel->expert_parallel, (long long)micro, (long long)parallel->bucket_bytes,
+             parallel->use_seq_parallel ? ", sequence parallel" : "",
              parallel->enable_parallel_optimizer ? ", optimizer parallel" : "");
     check_say(text);
 }

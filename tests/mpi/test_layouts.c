@@ -2,7 +2,7 @@
 // weight, reduced gradient, optimizer state and update, however they are cut.
 #include <math.h>
 
-#include "tests/mpi/trainer_rig.h"
+#include "tests/mpi/frame_rig.h"
 
 enum { STEPS = 20, MODELS = 2, RECORDS_MAX = 1000, GLOBAL_BATCH = 8 };
 
@@ -21,10 +21,8 @@ typedef struct run {
 } run;
 
 typedef struct watcher {
+    frame_rig seen; // the first member: the frame_rig's own functions take a watcher for it
     MPI_Comm comm;
-    keel_probe *probe;
-    keel_frame *frame;
-    uint32_t sites, scalars;
     run *out;
 } watcher;
 
@@ -39,25 +37,6 @@ static bool compared(const keel_site_info *site) {
     default:
         return false;
     }
-}
-
-static keel_status start(void *context, keel_probe *probe, keel_site_plan *plans) {
-    watcher *w = context;
-    w->probe = probe;
-    w->sites = keel_probe_site_count(probe);
-    w->scalars = keel_probe_scalar_count(probe);
-    for (uint32_t i = 0; i < w->sites; i++)
-        plans[i] = (keel_site_plan){.fields = KEEL_FIELDS_BASE | KEEL_FIELDS_CHECKSUM, .schedule = {1, 1, 0}};
-    const size_t bytes = keel_frame_bytes(w->scalars, w->sites, 0, 0);
-    w->frame = aligned_alloc(64, (bytes + 63) / 64 * 64);
-    CHECK(w->frame != NULL);
-    return KEEL_OK;
-}
-
-static keel_frame *frame_begin(void *context, uint64_t step) {
-    (void)step;
-    watcher *w = context;
-    return keel_frame_init(w->frame, w->scalars, w->sites, 0, 0);
 }
 
 static void merge(run *out, uint64_t step, const record *one) {
@@ -76,11 +55,11 @@ static void merge(run *out, uint64_t step, const record *one) {
 
 static void frame_end(void *context, keel_frame *frame, const keel_step *step) {
     watcher *w = context;
-    record *mine = calloc(w->sites, sizeof *mine), *theirs = NULL;
+    record *mine = calloc(w->seen.sites, sizeof *mine), *theirs = NULL;
     int count = 0, rank, size;
     CHECK(mine != NULL && step->step >= 1 && step->step <= STEPS);
-    for (uint32_t i = 0; i < w->sites; i++) {
-        const keel_site_info *site = keel_probe_site_info(w->probe, i);
+    for (uint32_t i = 0; i < w->seen.sites; i++) {
+        const keel_site_info *site = keel_probe_site_info(w->seen.probe, i);
         if (!compared(site)) continue;
         record *one = &mine[count++];
         strcpy(one->name, site->name);
@@ -165,7 +144,8 @@ static void train(int model, const layout *l, MPI_Comm comm, const char *folder,
     keel_train_config *config = configure(model, l, folder, lr);
     const keel_sequences language = rig_language();
     watcher w = {.comm = comm, .out = out};
-    const keel_backend backend = {.context = &w, .start = start, .frame_begin = frame_begin, .frame_end = frame_end};
+    keel_backend backend = frame_rig_backend(&w.seen);
+    backend.frame_end = frame_end;
     keel_probe *probe;
     keel_trainer *trainer = NULL;
     int rank;
@@ -180,7 +160,7 @@ static void train(int model, const layout *l, MPI_Comm comm, const char *folder,
     CHECK(status == KEEL_OK);
     keel_trainer_close(trainer);
     keel_probe_close(probe);
-    free(w.frame);
+    free(w.seen.frame);
     keel_train_config_free(config);
 }
 
