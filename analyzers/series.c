@@ -146,13 +146,21 @@ keel_score keel_series_score(const keel_series *s, const keel_series_params *p, 
 static double degrees_of_freedom(const keel_series *s) {
     double same = s->pairs > 0 ? s->same_side / s->pairs : 0.5;
     double r = sin(M_PI * (fmax(same, 0.5) - 0.5)), shrink = (1 - r * r) / (1 + r * r);
-    return fmax(1, MAD_EFFICIENCY * s->residual.count * shrink);
+    return MAD_EFFICIENCY * s->residual.count * shrink;
 }
 
 // Wallace's approximation (1959) of the normal deviate with the tail of Student's t, close for any degrees of freedom.
+static double normal_of_t(double t, double freedom) {
+    const double n = fmax(1, freedom);
+    return copysign((8 * n + 1) / (8 * n + 3) * sqrt(n * log1p(t * t / n)), t);
+}
+
 double keel_series_sure_z(const keel_series *s, double z) {
-    double n = degrees_of_freedom(s);
-    return copysign((8 * n + 1) / (8 * n + 3) * sqrt(n * log1p(z * z / n)), z);
+    return normal_of_t(z, degrees_of_freedom(s));
+}
+
+double keel_sample_sure_z(size_t count, double z) {
+    return normal_of_t(z, MAD_EFFICIENCY * (double)count);
 }
 
 static void note_side(keel_series *s, double distance) {

@@ -98,6 +98,8 @@ keel_score keel_series_score(const keel_series *series, const keel_series_params
 // on the same side, 1/2 + asin(r) / pi of the time. Near Z in a long history, and much less in a young or a wandering
 // one.
 double keel_series_sure_z(const keel_series *series, double z);
+// The same of a Z by the median and MAD of COUNT values that do not depend on one another.
+double keel_sample_sure_z(size_t count, double z);
 // SCORE: of this value, just taken. A level is accepted after KEEL_SERIES_ACCEPT records outside, less two for each one
 // inside.
 keel_series_joined keel_series_add(keel_series *series, const keel_series_params *params, double value,

@@ -5,77 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "analyzers/run_rows.h"
-#include "tools/import/import.h"
+#include "tools/replay_record.h"
 #include "tools/replay_verdict.h"
-#include "tools/run_path.h"
 #include "train/parallel/collective.h"
-
-// ---- what was recorded ----
-
-static void free_recorded(keel_recorded *recorded) {
-    free(recorded->steps);
-    free(recorded->values);
-}
-
-static double scalar_of(const keel_run_info *info, const keel_row *row, const char *name) {
-    const int32_t at = keel_run_scalar(info, name);
-    return at < 0 ? keel_not_collected() : row->scalars[at];
-}
-
-static keel_status add_row(keel_recorded *recorded, size_t *capacity, const keel_run_info *info, const keel_row *row) {
-    const keel_replay_value value = {scalar_of(info, row, "loss"), scalar_of(info, row, "grad_norm")};
-    if (keel_is_not_collected(value.loss) || keel_is_not_collected(value.grad_norm)) return KEEL_OK;
-    if (recorded->count == *capacity) {
-        *capacity = *capacity ? 2 * *capacity : 1024;
-        uint64_t *steps = realloc(recorded->steps, *capacity * sizeof *steps);
-        if (steps) recorded->steps = steps;
-        keel_replay_value *values = realloc(recorded->values, *capacity * sizeof *values);
-        if (values) recorded->values = values;
-        if (!steps || !values) return keel_fail(KEEL_ERR_MEMORY, "no memory for what was recorded");
-    }
-    recorded->steps[recorded->count] = row->step.step;
-    recorded->values[recorded->count++] = value;
-    return KEEL_OK;
-}
-
-static keel_status read_rows(keel_run_rows *rows, keel_recorded *recorded) {
-    size_t capacity = 0;
-    keel_status status = KEEL_OK;
-    for (;;) {
-        const keel_row *row;
-        uint32_t segment;
-        if (!status) status = keel_run_rows_next(rows, &row, &segment);
-        if (status || !row) return status;
-        status = add_row(recorded, &capacity, keel_run_rows_info(rows, segment), row);
-    }
-}
-
-static keel_status read_record(const char *path, uint64_t step, keel_recorded *recorded) {
-    static const bool no_ops[KEEL_OP_COUNT] = {false};
-    keel_store_reader *reader = NULL;
-    keel_import *import = NULL;
-    keel_run_rows *rows = NULL;
-    keel_status status;
-    if (keel_path_is_store(path)) {
-        status = keel_store_open(path, &reader);
-        if (!status) status = keel_run_rows_of_store(reader, no_ops, &rows);
-    } else {
-        status = keel_import_open(path, &(keel_import_options){.format = "csv"}, &import);
-        if (!status) // of runs appended the last
-            status = keel_run_rows_of_source(keel_import_run(import, keel_import_runs(import) - 1), &rows);
-    }
-    if (!status) status = read_rows(rows, recorded);
-    keel_run_rows_close(rows);
-    keel_import_close(import);
-    keel_store_close(reader);
-    if (status) return status;
-    for (size_t i = 0; i < recorded->count; i++)
-        if (recorded->steps[i] == step) return KEEL_OK;
-    if (recorded->count == 0) return keel_fail(KEEL_ERR_NOT_FOUND, "%s: no step with loss and grad_norm", path);
-    return keel_fail(KEEL_ERR_NOT_FOUND, "%s: step %" PRIu64 " was not recorded; steps %" PRIu64 " to %" PRIu64 " were",
-                     path, step, recorded->steps[0], recorded->steps[recorded->count - 1]);
-}
 
 // ---- what is printed ----
 
@@ -150,13 +82,14 @@ keel_status keel_replay_batch(keel_train_config *config, const char *record, uin
     MPI_Comm_rank(comm, &world.rank);
     MPI_Comm_size(comm, &world.size);
     keel_recorded recorded = {0};
-    keel_status status = keel_agree(&world, world.rank == 0 ? read_record(record, step, &recorded) : KEEL_OK);
+    keel_status status =
+        keel_agree(&world, world.rank == 0 ? keel_replay_record_read(record, step, &recorded) : KEEL_OK);
     if (!status) {
         uint64_t last_step = recorded.count ? recorded.steps[recorded.count - 1] : 0;
         MPI_Bcast(&last_step, 1, MPI_UINT64_T, 0, comm);
         keel_replay_faults(config, last_step);
         status = replay_as(config, step, &world, report, &recorded);
     }
-    free_recorded(&recorded);
+    keel_replay_record_free(&recorded);
     return status;
 }

@@ -6,14 +6,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "analyzers/series.h"
+
+#define SURE_Z 5.2
+
 enum { RECORDED_MOST = 16, RECORDED_LEAST = 4, TEXT = 64 };
 
 const char *keel_replay_cause_name(keel_replay_cause cause) {
-    static const char *const names[] = {[KEEL_REPLAY_BAD_DATA] = "bad data",
-                                        [KEEL_REPLAY_HARDWARE] = "hardware",
-                                        [KEEL_REPLAY_TRANSIENT] = "transient",
-                                        [KEEL_REPLAY_NOT_DATA] = "not the data",
-                                        [KEEL_REPLAY_UNKNOWN] = "cannot tell"};
+    static const char *const names[] = {[KEEL_REPLAY_BAD_DATA] = "bad data",     [KEEL_REPLAY_HARDWARE] = "hardware",
+                                        [KEEL_REPLAY_TRANSIENT] = "transient",   [KEEL_REPLAY_HEALTHY] = "healthy",
+                                        [KEEL_REPLAY_NOT_DATA] = "not the data", [KEEL_REPLAY_UNKNOWN] = "cannot tell"};
     return names[cause];
 }
 
@@ -86,16 +88,16 @@ static bool find_usual(const keel_replay_value *values, size_t count, usual *out
     return done;
 }
 
-static double loss_score(const keel_replay_value *value, const usual *u) {
-    return (value->loss - u->loss) / u->loss_sigma;
-}
-
-static bool stands_out(const keel_replay_value *value, const usual *u) {
+// SURE: small rises must be rarer than what a spread from so few values tells.
+static bool stands_out(const keel_replay_value *value, const usual *u, bool sure) {
     if (u->sick || u->count < RECORDED_LEAST) return false;
     if (!is_finite(value)) return true;
-    const double rise = value->loss - u->loss, ratio = value->grad_norm / u->grad_norm;
-    if (loss_score(value, u) >= 8 && rise >= fmax(0.1, 0.03 * fabs(u->loss))) return true;
-    return ratio >= 2 && log(ratio) / u->log_sigma >= 6;
+    const double rise = value->loss - u->loss, loss_z = rise / u->loss_sigma;
+    if (loss_z >= 8 && rise >= fmax(0.1, 0.03 * fabs(u->loss)) &&
+        (!sure || rise >= 0.2 * fabs(u->loss) || keel_sample_sure_z(u->count, loss_z) >= SURE_Z))
+        return true;
+    const double ratio = value->grad_norm / u->grad_norm, norm_z = log(ratio) / u->log_sigma;
+    return ratio >= 2 && norm_z >= 6 && (!sure || ratio >= 5 || keel_sample_sure_z(u->count, norm_z) >= SURE_Z);
 }
 
 static void usual_neighbours(const keel_replay_reading *reading, usual *u) {
@@ -212,12 +214,18 @@ static bool judge_suspect(const keel_replay_reading *reading, keel_replay_verdic
 
 // ---- a batch that stands out ----
 
+static const keel_replay_value *recorded_at(const keel_recorded *recorded, uint64_t step) {
+    for (size_t i = 0; i < recorded->count; i++)
+        if (recorded->steps[i] == step) return &recorded->values[i];
+    return NULL;
+}
+
 static int32_t find_bad_shard(const keel_replay_reading *reading, usual *u) {
     usual_neighbours(reading, u);
     int32_t worst = -1;
     for (uint32_t shard = 0; shard < reading->shards; shard++) {
         const keel_replay_value *value = value_of(reading, 0, shard);
-        if (!stands_out(value, u)) continue;
+        if (!stands_out(value, u, true)) continue;
         const keel_replay_value *now = worst < 0 ? NULL : value_of(reading, 0, (uint32_t)worst);
         if (!now || (is_finite(now) && (!is_finite(value) || value->loss > now->loss))) worst = (int32_t)shard;
     }
@@ -245,6 +253,25 @@ static bool judge_batch(const keel_replay_reading *reading, keel_replay_verdict 
     return true;
 }
 
+// The batch is an unusual one in a step that the rules find sound: true, with the verdict.
+static bool judge_unusual(const keel_replay *replay, const keel_recorded *recorded, const keel_replay_reading *reading,
+                          keel_replay_verdict *verdict) {
+    usual u;
+    if (!recorded->judged || recorded->sick) return false;
+    const int32_t shard = find_bad_shard(reading, &u);
+    if (shard < 0) return false;
+    const keel_replay_value *value = value_of(reading, 0, (uint32_t)shard);
+    if (!is_finite(value) || value->loss >= (1 + KEEL_REPLAY_FAR) * u.loss) return false;
+    char was[TEXT], text[TEXT];
+    verdict->cause = KEEL_REPLAY_HEALTHY;
+    snprintf(verdict->reason, sizeof verdict->reason,
+             "step %" PRIu64 " recorded %s, which the rules find usual for this run; the batch of %s %" PRId32
+             " is an unusual one, with %s against %.4g and %.4g of %" PRIu32 " batches beside it, and did no harm",
+             replay->step, text_of(was, recorded_at(recorded, replay->step)), holder(reading), shard,
+             text_of(text, value), u.loss, u.grad_norm, reading->neighbours);
+    return true;
+}
+
 bool keel_replay_decides(const keel_replay_reading *reading) {
     keel_replay_verdict verdict;
     return judge_suspect(reading, &verdict) || judge_batch(reading, &verdict);
@@ -252,14 +279,10 @@ bool keel_replay_decides(const keel_replay_reading *reading) {
 
 // ---- against what was recorded ----
 
-static const keel_replay_value *recorded_at(const keel_recorded *recorded, uint64_t step) {
-    for (size_t i = 0; i < recorded->count; i++)
-        if (recorded->steps[i] == step) return &recorded->values[i];
-    return NULL;
-}
-
-// Of the records before STEP, and where there are hardly any, of those behind it.
+// By the rules; where they have no history, by the records before STEP, and where there are hardly any, by those
+// behind.
 static bool was_bad(const keel_recorded *recorded, uint64_t step, usual *u) {
+    if (recorded->judged) return recorded->sick;
     size_t at = 0;
     while (at < recorded->count && recorded->steps[at] < step) at++;
     const size_t begin = at > RECORDED_MOST ? at - RECORDED_MOST : 0;
@@ -268,7 +291,7 @@ static bool was_bad(const keel_recorded *recorded, uint64_t step, usual *u) {
     } else if (!find_usual(recorded->values + at + 1, recorded->count - at - 1, u)) {
         return false;
     }
-    return stands_out(recorded_at(recorded, step), u);
+    return stands_out(recorded_at(recorded, step), u, false);
 }
 
 // The first step of the replay whose numbers are not the recorded ones; 0: none.
@@ -297,8 +320,10 @@ static void judge_again(const keel_replay *replay, const keel_recorded *recorded
     usual u;
     const bool bad = was_bad(recorded, replay->step, &u);
     if (!bad && (!other || replay->step_count == 1)) {
-        cannot_tell(verdict, "nothing stands out at step %" PRIu64 ": %s was recorded, the same batch now has %s",
-                    replay->step, was_text, now_text);
+        verdict->cause = KEEL_REPLAY_HEALTHY;
+        snprintf(verdict->reason, sizeof verdict->reason,
+                 "nothing stands out at step %" PRIu64 ": %s was recorded, the same batch now has %s", replay->step,
+                 was_text, now_text);
     } else if (!other) {
         cannot_tell(verdict,
                     "step %" PRIu64 " comes again as it was, %s, and now %s, but its batch does not stand out of those "
@@ -333,8 +358,10 @@ static void judge_again(const keel_replay *replay, const keel_recorded *recorded
 void keel_replay_judge(const keel_replay *replay, const keel_recorded *recorded, keel_replay_verdict *verdict) {
     *verdict = (keel_replay_verdict){.cause = KEEL_REPLAY_UNKNOWN, .rank = -1, .shard = -1};
     const keel_replay_reading *first = &replay->at_checkpoint, *last = &replay->at_step;
-    if (judge_suspect(first, verdict) || judge_batch(first, verdict)) return;
-    if (last->values && (judge_suspect(last, verdict) || judge_batch(last, verdict))) return;
+    for (const keel_replay_reading *reading = first; reading; reading = reading == first && last->values ? last : NULL)
+        if (judge_suspect(reading, verdict) || judge_unusual(replay, recorded, reading, verdict) ||
+            judge_batch(reading, verdict))
+            return;
     usual u;
     usual_neighbours(last->values ? last : first, &u);
     if (u.sick) {

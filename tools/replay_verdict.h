@@ -1,20 +1,27 @@
-// What a replayed step says: bad data, hardware, transient, or cannot tell.
+// What a replayed step says: bad data, hardware, transient, healthy, or cannot tell.
 //
 // Two values of one shard agree if they differ by at most KEEL_REPLAY_AGREE, relative, or are both not finite. A value
 // stands out of others as in the rules: the loss 8 robust sigmas (1.4826 MAD, at least 0.2 % of the median) and by
 // max(0.1, 3 %) above their median, the gradient norm 6 sigmas of its logarithm (at least 0.05) and a factor of 2; or
-// it is not finite where most of them are.
+// it is not finite where most of them are. Of a batch beside its neighbours, what is below 20 % and a factor of 5 must
+// be sure too, by what a spread from so few values tells (keel_sample_sure_z, 5.2).
+//
+// Unusual batches come in any run, and most do no harm. Where the run has a history before the step and the rules find
+// nothing at it, its batch is taken for bad only if it is not finite, or its loss lies KEEL_REPLAY_FAR above that of
+// the others.
 #ifndef KEEL_TOOLS_REPLAY_VERDICT_H
 #define KEEL_TOOLS_REPLAY_VERDICT_H
 
 #include "train/step_replay.h"
 
 #define KEEL_REPLAY_AGREE 1e-3
+#define KEEL_REPLAY_FAR   0.5
 
 typedef enum keel_replay_cause {
     KEEL_REPLAY_BAD_DATA,  // the same everywhere
     KEEL_REPLAY_HARDWARE,  // on one rank only
     KEEL_REPLAY_TRANSIENT, // once, not again
+    KEEL_REPLAY_HEALTHY,   // nothing was wrong
     KEEL_REPLAY_NOT_DATA,  // all that one rank alone can say
     KEEL_REPLAY_UNKNOWN,
 } keel_replay_cause;
@@ -24,6 +31,8 @@ typedef struct keel_recorded {
     uint64_t *steps; // ascending
     keel_replay_value *values;
     size_t count;
+    bool judged; // there are enough before the replayed step for the rules on loss and gradient norm
+    bool sick;   // which find it wrong
 } keel_recorded;
 
 enum { KEEL_REPLAY_REASON_BYTES = 768 };

@@ -57,7 +57,7 @@ class Replay(common.Case):
 
     def test_a_sound_step_comes_again_to_the_bit(self):
         verdict, text = self.train_and_replay(2, "")
-        self.assertIn("verdict: cannot tell: nothing stands out at step 26: ", verdict)
+        self.assertIn("verdict: healthy: nothing stands out at step 26: ", verdict)
         recorded, again = (line.split()[-2:] for line in text.splitlines() if line.startswith("step 26 "))
         self.assertEqual(recorded, again)
 

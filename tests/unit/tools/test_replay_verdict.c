@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "tools/replay_verdict.h"
+#include "tools/replay_record.h"
 
 enum { STEP = 50, CHECKPOINT = 40, SHARDS_MOST = 4, ROWS = KEEL_REPLAY_PASSES + KEEL_REPLAY_NEIGHBOURS, RECORDS = 60 };
 
@@ -196,8 +196,67 @@ static void a_sound_step_is_said_to_be_one(void **state) {
     (void)state;
     made_up m;
     make(&m, 2);
-    assert_int_equal(judge(&m).cause, KEEL_REPLAY_UNKNOWN);
+    assert_int_equal(judge(&m).cause, KEEL_REPLAY_HEALTHY);
     assert_non_null(strstr(judge(&m).reason, "nothing stands out at step 50"));
+}
+
+static void an_unusual_batch_of_a_step_that_the_rules_find_sound_is_healthy(void **state) {
+    (void)state;
+    made_up m;
+    for (uint32_t shards = 1; shards <= SHARDS_MOST; shards++)
+        for (int later = 0; later < 2; later++) {
+            make(&m, shards);
+            spoil_shard(later ? m.at_step : m.at_checkpoint, shards, shards - 1, (keel_replay_value){3.1, 2.8});
+            assert_int_equal(judge(&m).cause, KEEL_REPLAY_BAD_DATA); // no history to say otherwise
+            m.recorded.judged = true;
+            assert_int_equal(judge(&m).cause, KEEL_REPLAY_HEALTHY);
+            assert_non_null(strstr(judge(&m).reason, "is an unusual one, with loss 3.1, gradient norm 2.8 against "));
+            m.recorded.sick = true;
+            assert_int_equal(judge(&m).cause, KEEL_REPLAY_BAD_DATA);
+        }
+    make(&m, 2); // what is far from any batch is bad, however little of it the whole step shows
+    m.recorded.judged = true;
+    spoil_shard(m.at_checkpoint, 2, 1, bad);
+    assert_int_equal(judge(&m).cause, KEEL_REPLAY_BAD_DATA);
+    spoil_shard(m.at_checkpoint, 2, 1, sick);
+    assert_int_equal(judge(&m).cause, KEEL_REPLAY_BAD_DATA);
+}
+
+static void few_neighbours_make_no_certainty(void **state) {
+    (void)state;
+    made_up m;
+    make(&m, 1); // log sigma of the neighbours about 0.05
+    spoil_shard(m.at_checkpoint, 1, 0, (keel_replay_value){3, 1.2});
+    assert_false(keel_replay_decides(&m.replay.at_checkpoint));
+    spoil_shard(m.at_checkpoint, 1, 0, (keel_replay_value){3, 3});
+    assert_true(keel_replay_decides(&m.replay.at_checkpoint));
+}
+
+// A norm that comes twofold now and then, as of real text; at SPIKE tenfold.
+static keel_recorded make_history(uint64_t *steps, keel_replay_value *values, size_t count, uint64_t spike) {
+    uint64_t random = 1;
+    for (size_t i = 0; i < count; i++) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        const double noise = (double)(random >> 40) / (double)(1 << 24) - 0.5;
+        steps[i] = i + 1;
+        values[i] = (keel_replay_value){3 + 0.1 * noise, 0.5 * exp(noise)};
+    }
+    if (spike) values[spike - 1].grad_norm = 8;
+    return (keel_recorded){.steps = steps, .values = values, .count = count};
+}
+
+static void the_rules_judge_the_step_by_the_history_of_the_run(void **state) {
+    (void)state;
+    enum { COUNT = 200 };
+    uint64_t steps[COUNT];
+    keel_replay_value values[COUNT];
+    keel_recorded recorded = make_history(steps, values, COUNT, 150);
+    assert_int_equal(keel_replay_record_judge("run", 150, &recorded), KEEL_OK);
+    assert_true(recorded.judged && recorded.sick);
+    assert_int_equal(keel_replay_record_judge("run", 140, &recorded), KEEL_OK);
+    assert_true(recorded.judged && !recorded.sick);
+    assert_int_equal(keel_replay_record_judge("run", 30, &recorded), KEEL_OK);
+    assert_false(recorded.judged);
 }
 
 static void one_rank_tells_data_from_the_rest(void **state) {
@@ -236,6 +295,9 @@ int main(void) {
         cmocka_unit_test(what_comes_again_with_any_batch_is_neither),
         cmocka_unit_test(bad_only_after_the_reduction_points_to_the_collectives),
         cmocka_unit_test(a_sound_step_is_said_to_be_one),
+        cmocka_unit_test(an_unusual_batch_of_a_step_that_the_rules_find_sound_is_healthy),
+        cmocka_unit_test(few_neighbours_make_no_certainty),
+        cmocka_unit_test(the_rules_judge_the_step_by_the_history_of_the_run),
         cmocka_unit_test(one_rank_tells_data_from_the_rest),
         cmocka_unit_test(rounding_is_no_disagreement),
     };
