@@ -36,6 +36,7 @@ typedef struct keel_compare_options {
     double tolerance; // at least 0
     uint64_t first_step, last_step;
     keel_op op;
+    keel_left_out left_out[KEEL_RUN_SIDES]; // by the readers of the runs, for the report
 } keel_compare_options;
 
 typedef struct keel_comparison {

@@ -14,10 +14,18 @@ typedef struct keel_row_source {
     void (*rewind)(void *context); // the next row is the first one again
 } keel_row_source;
 
+// What a log holds that its reader left out.
+typedef struct keel_left_out {
+    uint64_t lines, rows, values; // that cannot be read: whole lines, records, values of records
+    uint64_t misplaced;           // records that were torn or are not where they belong
+    uint64_t first_line;          // of those that cannot be read; 0: there are none, or the format has no lines
+} keel_left_out;
+
 typedef struct keel_result {
     char *source;                   // as given
     size_t run, runs;               // where the source holds several: which of them this is, from 1, and of how many
     uint64_t records;               // rows judged
+    keel_left_out left_out;         // of the source, all its runs together; zeros of a store
     uint64_t dropped_steps;         // steps that were not recorded, beside them
     uint64_t first_step, last_step; // the least and the last; 0 where there are none
     const keel_incident *incidents; // owned by the analysis

@@ -129,12 +129,13 @@ static void close_run(diff_run *run) {
     keel_store_close(run->reader);
 }
 
-static keel_status diff(const diff_arguments *a, diff_run runs[KEEL_RUN_SIDES], bool *parted) {
+static keel_status diff(diff_arguments *a, diff_run runs[KEEL_RUN_SIDES], bool *parted) {
     keel_status status = KEEL_OK;
     for (int i = 0; !status && i < KEEL_RUN_SIDES; i++) {
         status = keel_path_is_store(a->paths[i]) ? open_store(a->paths[i], a->options.op, &runs[i])
                                                  : open_log(a->paths[i], &runs[i]);
         if (status) status = keel_name_path(status, a->paths[i]);
+        if (!status && runs[i].import) a->options.left_out[i] = keel_import_left_out(runs[i].import);
     }
     keel_comparison *comparison = NULL;
     if (!status) status = keel_compare(runs[KEEL_RUN_A].rows, runs[KEEL_RUN_B].rows, &a->options, &comparison);

@@ -19,6 +19,7 @@ static keel_status judge_log(const char *path, const keel_judge_options *options
         if (status) break;
         (*result)->run = run + 1;
         (*result)->runs = runs;
+        (*result)->left_out = keel_import_left_out(judged->import);
         judged->count++;
     }
     return status;

@@ -102,6 +102,10 @@ keel_status keel_compare_json(const keel_comparison *c, const char *a, const cha
         c->parting_count ? parting(c, &c->list[c->partings[0]]) : json_null(), "partings", partings, "greatest",
         greatest(c), "tables", tables(c), "layers", layers(c), "only_a", names(c, true, false), "only_b",
         names(c, false, true), "not_judged", names(c, true, true));
+    if (object)
+        json_object_set_new(object, "left_out",
+                            json_pack("{s:o, s:o}", "a", keel_json_left_out(&c->options.left_out[KEEL_RUN_A]), "b",
+                                      keel_json_left_out(&c->options.left_out[KEEL_RUN_B])));
     if (!object) return keel_fail(KEEL_ERR_MEMORY, "no memory for the comparison");
     const int failed = json_dumpf(object, out, JSON_INDENT(2) | JSON_REAL_PRECISION(DIGITS));
     json_decref(object);

@@ -20,3 +20,10 @@ json_t *keel_json_text(const char *string) {
     free(copy);
     return valid;
 }
+
+json_t *keel_json_left_out(const keel_left_out *left_out) {
+    return json_pack("{s:I, s:I, s:I, s:I, s:o}", "lines", (json_int_t)left_out->lines, "rows",
+                     (json_int_t)left_out->rows, "values", (json_int_t)left_out->values, "misplaced",
+                     (json_int_t)left_out->misplaced, "first_line",
+                     left_out->first_line ? json_integer((json_int_t)left_out->first_line) : json_null());
+}

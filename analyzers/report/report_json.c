@@ -113,6 +113,7 @@ keel_status keel_report_json(const keel_result *const *runs, size_t count, FILE 
     json_object_set_new(report, "schema", json_integer(SCHEMA));
     json_object_set_new(report, "source", keel_json_text(runs[0]->source));
     set_extent(report, &all);
+    if (runs[0]->runs) json_object_set_new(report, "left_out", keel_json_left_out(&runs[0]->left_out));
     json_object_set_new(report, "incidents", incident_list(runs, count));
     if (count > 1) json_object_set_new(report, "runs", run_list(runs, count));
     bool written =

@@ -47,20 +47,25 @@ static keel_status open_state(keel_import_context *context, void *state) {
     return keel_import_use_names(context, json_names, sizeof json_names / sizeof *json_names);
 }
 
-static keel_status give(keel_import_context *context, fairseq_state *state, const keel_import_record *record,
-                        bool average) {
-    if (!record->has_step) return KEEL_OK;
-    if (average && state->within_epochs) return KEEL_OK;
+// False: an average of what other records tell.
+static bool is_wanted(fairseq_state *state, const keel_import_record *record, bool average) {
+    if (average && state->within_epochs) return false;
     if (!average && (record->set & ~KEEL_IMPORT_EVALUATION)) state->within_epochs = true;
-    return keel_import_emit(context, record);
+    return true;
 }
 
 static keel_status read_json(keel_import_context *context, fairseq_state *state, const keel_import_line *line) {
     keel_import_draft draft;
     keel_import_names *names = keel_import_context_names(context);
-    if (!keel_import_json_find(keel_import_matcher(context), names, &draft, line->text, line->size)) return KEEL_OK;
+    const keel_import_json_found found =
+        keel_import_json_find(keel_import_matcher(context), names, &draft, line->text, line->size);
+    if (found == KEEL_IMPORT_JSON_OBJECT) keel_import_leave_draft(context, &draft, 0);
+    if (found == KEEL_IMPORT_JSON_NOTHING && !line->open)
+        keel_import_leave_out(context, KEEL_IMPORT_LINES, 1, 0, "it is no whole JSON object");
+    if (found != KEEL_IMPORT_JSON_RECORD) return KEEL_OK;
     bool average = memmem(line->text, line->size, "\"train_num_updates\"", 19) != NULL;
-    return give(context, state, &draft.record, average);
+    if (!draft.record.has_step && !draft.bad_step) return KEEL_OK;
+    return is_wanted(state, &draft.record, average) ? keel_import_emit_draft(context, &draft, 0) : KEEL_OK;
 }
 
 static void take(keel_import_context *context, keel_import_record *record, bool validation) {
@@ -99,7 +104,8 @@ static keel_status read_text(keel_import_context *context, fairseq_state *state,
         at = keel_import_match_end(match);
         take(context, &record, validation);
     }
-    return give(context, state, &record, average && !validation);
+    if (!record.has_step || !is_wanted(state, &record, average && !validation)) return KEEL_OK;
+    return keel_import_emit(context, &record);
 }
 
 static keel_status read_line(keel_import_context *context, void *state, const keel_import_line *line) {

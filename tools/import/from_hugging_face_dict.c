@@ -42,7 +42,13 @@ static keel_status read_line(keel_import_context *context, void *state, const ke
     keel_import_draft draft;
     keel_import_names *names = keel_import_context_names(context);
     size_t size = line->size - (size_t)(brace - line->text);
-    if (!keel_import_json_find(keel_import_matcher(context), names, &draft, brace, size)) return KEEL_OK;
+    const keel_import_json_found found =
+        keel_import_json_find(keel_import_matcher(context), names, &draft, brace, size);
+    // Models and their settings are printed as such objects too.
+    if (found == KEEL_IMPORT_JSON_OBJECT) keel_import_leave_draft(context, &draft, 0);
+    if (found == KEEL_IMPORT_JSON_NOTHING && !line->open && memmem(brace, size, "'loss':", 7))
+        keel_import_leave_out(context, KEEL_IMPORT_LINES, 1, 0, "it is no whole object");
+    if (found != KEEL_IMPORT_JSON_RECORD) return KEEL_OK;
     keel_import_record *record = &draft.record;
     bool trained = (record->set & KEEL_IMPORT_BIT(KEEL_IMPORT_LOSS)) != 0;
     if (!trained && !(record->set & KEEL_IMPORT_EVALUATION)) return KEEL_OK;
@@ -51,7 +57,7 @@ static keel_status read_line(keel_import_context *context, void *state, const ke
         record->has_step = true;
         record->step = s->step = s->at;
     }
-    return keel_import_emit(context, record);
+    return keel_import_emit_draft(context, &draft, 0);
 }
 
 const keel_importer keel_importer_hugging_face_dict = {

@@ -123,18 +123,30 @@ static keel_status add_value(keel_import_context *context, tensorboard_state *st
     return keel_import_spool_write(&found->spool, &packed, sizeof packed);
 }
 
+static void leave_event(keel_import_context *context, const tensorboard_state *state, const char *why) {
+    keel_import_leave_out(context, KEEL_IMPORT_ROWS, 1, 0, "the event at byte %llu %s",
+                          (unsigned long long)state->offset, why);
+}
+
 static keel_status read_event(keel_import_context *context, tensorboard_state *state, const uint8_t *bytes,
                               size_t size) {
     Keel__Tensorboard__Event *event = keel__tensorboard__event__unpack(NULL, size, bytes);
-    if (!event) return KEEL_OK;
+    if (!event) {
+        leave_event(context, state, "is none");
+        return KEEL_OK;
+    }
     keel_status status = KEEL_OK;
     keel_import_names *names = keel_import_context_names(context);
     uint64_t step = event->has_step && event->step > 0 ? (uint64_t)event->step : 0;
-    if (step > UINT64_C(1) << 53) event->summary = NULL; // no step that a trainer can have reached
+    const Keel__Tensorboard__Summary *summary = event->summary;
+    if (step > UINT64_C(1) << 53 && summary) { // no step that a trainer can have reached
+        leave_event(context, state, "has no step that can be");
+        summary = NULL;
+    }
     keel_import_record counted;
     keel_import_record_clear(&counted);
-    for (size_t i = 0; event->summary && i < event->summary->n_value && !status; i++) {
-        const Keel__Tensorboard__Summary__Value *given = event->summary->value[i];
+    for (size_t i = 0; summary && i < summary->n_value && !status; i++) {
+        const Keel__Tensorboard__Summary__Value *given = summary->value[i];
         if (!given->tag) continue;
         int32_t key = keel_import_names_key(names, (keel_import_slice){given->tag, strlen(given->tag)});
         keel_import_field field = keel_import_names_field(names, key);
@@ -185,9 +197,14 @@ static keel_status finish_event(keel_import_context *context, tensorboard_state 
     const uint8_t *data = state->buffer + FRAME_BYTES;
     size_t size = state->used - FRAME_BYTES - 4;
     bool intact = masked_crc(state->crc_table, data, size) == little_endian(data + size, 4);
+    keel_status status = KEEL_OK;
+    if (intact)
+        status = read_event(context, state, data, size);
+    else
+        leave_event(context, state, "has another checksum than it says");
     state->offset += state->used;
     state->used = 0;
-    return intact ? read_event(context, state, data, size) : KEEL_OK;
+    return status;
 }
 
 static keel_status read_bytes(keel_import_context *context, void *state, const uint8_t *bytes, size_t size) {

@@ -57,6 +57,9 @@ static keel_status read_all(keel_import_context *context, keel_import_input *inp
         if (!status) status = read_piece(context, &lines, piece, got);
     }
     if (!status) status = keel_import_lines_end(&lines, read_line, context);
+    if (lines.too_long_count)
+        keel_import_leave_out(context, KEEL_IMPORT_LINES, lines.too_long_count, lines.too_long_first,
+                              "it is longer than %d bytes", KEEL_IMPORT_LINE_BYTES);
     if (!status) status = keel_import_context_finish(context);
     free(piece);
     keel_import_lines_free(&lines);
@@ -159,10 +162,6 @@ static keel_status prepare_sources(keel_import *import) {
         keel_status status = prepare_source(import, i, &import->sources[i]);
         if (status) return status;
     }
-    uint64_t dropped = keel_import_assembly_dropped(assembly);
-    if (dropped)
-        keel_log(KEEL_LOG_INFO, "%s: %llu torn or misplaced records were left out", import->path,
-                 (unsigned long long)dropped);
     return KEEL_OK;
 }
 
@@ -189,6 +188,7 @@ keel_status keel_import_open_with(const char *path, const keel_importer *importe
         status = keel_fail(KEEL_ERR_CONFIG, "%s: the format %s has no columns to name", path, importer->name);
     if (!status) status = keel_import_context_open(importer, made->path, columns, made->match, false, &made->context);
     if (!status) status = read_all(made->context, input, &head);
+    if (!status) keel_import_context_tell_left_out(made->context);
     if (!status) status = prepare_sources(made);
     keel_import_input_close(input);
     free(head.bytes);
@@ -229,6 +229,10 @@ void keel_import_close(keel_import *import) {
 
 size_t keel_import_runs(const keel_import *import) {
     return import->count;
+}
+
+keel_left_out keel_import_left_out(const keel_import *import) {
+    return keel_import_context_left_out(import->context);
 }
 
 const char *keel_import_format(const keel_import *import) {

@@ -36,6 +36,9 @@ size_t keel_import_runs(const keel_import *import); // at least 1
 // Rows of run RUN (from 0), from its first; a second call on the same run starts anew. Owned by IMPORT; its rows are
 // valid until the next one.
 const keel_row_source *keel_import_run(keel_import *import, size_t run);
+// Lines, records and values that could not be read, which keel_import_open says once, as a warning of keel_log with the
+// path, the first line and what is wrong with it.
+keel_left_out keel_import_left_out(const keel_import *import);
 const char *keel_import_format(const keel_import *import); // "megatron", ...
 
 // One line per importer: name and what it reads.

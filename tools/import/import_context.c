@@ -1,6 +1,9 @@
 #include "tools/import/import_context.h"
 
 #include <ctype.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,6 +21,8 @@ struct keel_import_context {
     bool opened, count_only;
     const keel_import_line *line; // at hand; NULL between lines and for bytes
     int32_t rank;
+    keel_left_out left_out;
+    char first[160]; // what is wrong with the first that was left out
 };
 
 keel_status keel_import_context_open(const keel_importer *importer, const char *path, const char *columns,
@@ -175,6 +180,80 @@ keel_status keel_import_emit_overflow(keel_import_context *context, double scale
     return keel_import_assembly_overflow(context->assembly, scale, rank >= 0 ? rank : line_rank(context));
 }
 
+// ---- what cannot be read ----
+
+void keel_import_leave_out(keel_import_context *context, keel_import_unit unit, uint64_t count, uint64_t line,
+                           const char *format, ...) {
+    keel_left_out *all = &context->left_out;
+    if (!line && context->line) line = context->line->number;
+    if (!all->lines && !all->rows && !all->values) {
+        va_list arguments;
+        va_start(arguments, format);
+        vsnprintf(context->first, sizeof context->first, format, arguments);
+        va_end(arguments);
+        all->first_line = line;
+    }
+    *(unit == KEEL_IMPORT_LINES ? &all->lines : unit == KEEL_IMPORT_ROWS ? &all->rows : &all->values) += count;
+}
+
+static const char *draft_fault(const keel_import_context *context, const keel_import_draft *draft, char *text,
+                               size_t size) {
+    const int32_t key = draft->unread_key;
+    snprintf(text, size, "%s is \"%s\"",
+             key == KEEL_IMPORT_NO_KEY ? "a value" : keel_import_names_text(context->names, key), draft->unread_text);
+    for (char *at = text; *at; at++)
+        if (iscntrl((unsigned char)*at)) *at = '?';
+    return text;
+}
+
+keel_status keel_import_emit_draft(keel_import_context *context, const keel_import_draft *draft, uint64_t line) {
+    char text[128];
+    if (draft->bad_step && !draft->record.has_step && keel_import_names_stepped(context->names)) {
+        keel_import_leave_out(context, KEEL_IMPORT_ROWS, 1, line, "%s, which is no step",
+                              draft_fault(context, draft, text, sizeof text));
+        return KEEL_OK;
+    }
+    if (draft->unread)
+        keel_import_leave_out(context, KEEL_IMPORT_VALUES, draft->unread, line, "%s, which is no number",
+                              draft_fault(context, draft, text, sizeof text));
+    return keel_import_emit(context, &draft->record);
+}
+
+void keel_import_leave_draft(keel_import_context *context, const keel_import_draft *draft, uint64_t line) {
+    char text[128];
+    if (draft->unread || draft->bad_step)
+        keel_import_leave_out(context, KEEL_IMPORT_ROWS, 1, line, "%s, which is no number",
+                              draft_fault(context, draft, text, sizeof text));
+}
+
+keel_left_out keel_import_context_left_out(const keel_import_context *context) {
+    keel_left_out all = context->left_out;
+    all.misplaced = keel_import_assembly_dropped(context->assembly);
+    return all;
+}
+
+static void list_count(char *text, size_t size, uint64_t count, const char *one, const char *many) {
+    const size_t used = strlen(text);
+    if (count) snprintf(text + used, size - used, "%s%" PRIu64 " %s", used ? ", " : "", count, count == 1 ? one : many);
+}
+
+void keel_import_context_tell_left_out(const keel_import_context *context) {
+    const keel_left_out all = keel_import_context_left_out(context);
+    char counts[160] = "", where[48] = "";
+    list_count(counts, sizeof counts, all.lines, "line", "lines");
+    list_count(counts, sizeof counts, all.rows, "row", "rows");
+    list_count(counts, sizeof counts, all.values, "value", "values");
+    if (all.first_line) snprintf(where, sizeof where, " in line %" PRIu64, all.first_line);
+    if (*counts)
+        keel_log(KEEL_LOG_WARNING, "%s: what cannot be read is left out: %s; the first%s: %s", context->path, counts,
+                 where, context->first);
+    if (all.misplaced)
+        keel_log(KEEL_LOG_INFO, "%s: %" PRIu64 " torn or misplaced records were left out", context->path,
+                 all.misplaced);
+}
+
+// ---- what is found ----
+
 void keel_import_take(keel_import_context *context, keel_import_record *record, keel_import_field field,
                       uint32_t group) {
     double value;
@@ -191,8 +270,12 @@ keel_status keel_import_each(keel_import_context *context, const keel_import_lin
         for (uint32_t i = 0; i < count; i++) keel_import_take(context, &record, fields[i], i + 2);
         size_t end = keel_import_match_end(context->match);
         // A number that cannot be a step is no reason to count on from the one before.
-        keel_status status = record.has_step || counted ? keel_import_emit(context, &record) : KEEL_OK;
-        if (status) return status;
+        if (record.has_step || counted) {
+            keel_status status = keel_import_emit(context, &record);
+            if (status) return status;
+        } else {
+            keel_import_leave_out(context, KEEL_IMPORT_ROWS, 1, 0, "no step can be so large");
+        }
         if (end <= from) break;
         from = end;
     }

@@ -2,6 +2,7 @@
 #ifndef KEEL_TOOLS_IMPORT_IMPORT_CONTEXT_H
 #define KEEL_TOOLS_IMPORT_IMPORT_CONTEXT_H
 
+#include "analyzers/offline.h"
 #include "tools/import/import_assembly.h"
 #include "tools/import/importer.h"
 
@@ -16,6 +17,9 @@ keel_status keel_import_context_bytes(keel_import_context *context, const uint8_
 keel_status keel_import_context_finish(keel_import_context *context);
 
 const keel_importer *keel_import_context_importer(const keel_import_context *context);
+keel_left_out keel_import_context_left_out(const keel_import_context *context);
+// One warning if there is anything of it.
+void keel_import_context_tell_left_out(const keel_import_context *context);
 keel_import_assembly *keel_import_context_assembly(keel_import_context *context);
 
 #endif

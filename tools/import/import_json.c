@@ -172,37 +172,65 @@ static bool is_inner(const char *text, const char *brace) {
     return brace > text && strchr(":,[", brace[-1]);
 }
 
-bool keel_import_json_find(keel_import_match *match, keel_import_names *names, keel_import_draft *draft,
-                           const char *text, size_t size) {
+keel_import_json_found keel_import_json_find(keel_import_match *match, keel_import_names *names,
+                                             keel_import_draft *draft, const char *text, size_t size) {
     const char *end = text + size;
     const char *brace = memchr(text, '{', size);
+    keel_import_json_found found = KEEL_IMPORT_JSON_NOTHING;
     for (int tries = 0; brace && tries < TRIES; tries++) {
         size_t used;
         const char *next = brace + 1;
+        keel_import_draft tried;
         bool whole = (tries == 0 || !is_inner(text, brace)) &&
-                     keel_import_json_object(match, names, draft, brace, (size_t)(end - brace), &used);
+                     keel_import_json_object(match, names, &tried, brace, (size_t)(end - brace), &used);
         if (whole) {
-            if (keel_import_draft_end(names, draft)) return true;
+            const bool record = keel_import_draft_end(names, &tried);
+            if (record || found == KEEL_IMPORT_JSON_NOTHING) *draft = tried;
+            if (record) return KEEL_IMPORT_JSON_RECORD;
+            found = KEEL_IMPORT_JSON_OBJECT;
             next = brace + used;
         }
         brace = next < end ? memchr(next, '{', (size_t)(end - next)) : NULL;
     }
-    return false;
+    return found;
+}
+
+// Text between the records of a log is its own; what begins as an object should be one.
+static bool looks_like_object(const keel_import_line *line) {
+    const char *text = line->text;
+    while (isspace((unsigned char)*text)) text++;
+    return *text == '{' || memmem(line->text, line->size, "{\"", 2);
 }
 
 keel_status keel_import_json_line(keel_import_context *context, const keel_import_line *line, bool stepped) {
     keel_import_draft draft;
     keel_import_names *names = keel_import_context_names(context);
-    if (!keel_import_json_find(keel_import_matcher(context), names, &draft, line->text, line->size)) return KEEL_OK;
-    return draft.record.has_step || !stepped ? keel_import_emit(context, &draft.record) : KEEL_OK;
+    switch (keel_import_json_find(keel_import_matcher(context), names, &draft, line->text, line->size)) {
+    case KEEL_IMPORT_JSON_RECORD:
+        if (draft.record.has_step || !stepped || (draft.bad_step && keel_import_names_stepped(names)))
+            return keel_import_emit_draft(context, &draft, 0);
+        break;
+    case KEEL_IMPORT_JSON_OBJECT:
+        keel_import_leave_draft(context, &draft, 0);
+        break;
+    case KEEL_IMPORT_JSON_NOTHING:
+        if (!line->open && looks_like_object(line))
+            keel_import_leave_out(context, KEEL_IMPORT_LINES, 1, 0, "it is no whole JSON object");
+    }
+    return KEEL_OK;
 }
 
-keel_status keel_import_json_record(void *context, const char *text, size_t size) {
+keel_status keel_import_json_record(void *context, const char *text, size_t size, uint64_t line) {
     keel_import_draft draft;
     keel_import_names *names = keel_import_context_names(context);
     size_t used;
-    if (!keel_import_json_object(keel_import_matcher(context), names, &draft, text, size, &used)) return KEEL_OK;
-    return keel_import_draft_end(names, &draft) ? keel_import_emit(context, &draft.record) : KEEL_OK;
+    if (!keel_import_json_object(keel_import_matcher(context), names, &draft, text, size, &used)) {
+        keel_import_leave_out(context, KEEL_IMPORT_ROWS, 1, line, "it is no JSON object");
+        return KEEL_OK;
+    }
+    if (keel_import_draft_end(names, &draft)) return keel_import_emit_draft(context, &draft, line);
+    keel_import_leave_draft(context, &draft, line);
+    return KEEL_OK;
 }
 
 // ---- documents ----
@@ -215,6 +243,7 @@ struct keel_import_json_stream {
     bool begun, foreign;   // the first bracket was met; it, or what stands before it, is not that of such a document
     bool in_string, escaped, named;
     bool in_element, too_long;
+    uint64_t line;
     char *element;
     size_t element_size, element_capacity;
 };
@@ -223,6 +252,7 @@ keel_status keel_import_json_stream_open(const char *key, keel_import_json_strea
     keel_import_json_stream *made = calloc(1, sizeof *made);
     if (!made) return keel_fail(KEEL_ERR_MEMORY, "no memory for a JSON document");
     made->key = key;
+    made->line = 1;
     *stream = made;
     return KEEL_OK;
 }
@@ -284,6 +314,7 @@ keel_status keel_import_json_stream_feed(keel_import_json_stream *stream, const 
     for (size_t i = 0; i < size; i++) {
         char c = bytes[i];
         bool closes = false;
+        stream->line += c == '\n';
         if (!stream->begun) begin(stream, c);
         if (stream->foreign) return KEEL_OK;
         if (stream->in_string) {
@@ -308,7 +339,7 @@ keel_status keel_import_json_stream_feed(keel_import_json_stream *stream, const 
         if (!closes) continue;
         stream->in_element = false;
         if (stream->too_long) continue;
-        keel_status status = element(context, stream->element, stream->element_size);
+        keel_status status = element(context, stream->element, stream->element_size, stream->line);
         if (status) return status;
     }
     return KEEL_OK;

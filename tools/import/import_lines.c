@@ -29,6 +29,10 @@ static keel_status keep(keel_import_lines *lines, const char *text, size_t size)
     return KEEL_OK;
 }
 
+static void count_too_long(keel_import_lines *lines) {
+    if (lines->too_long_count++ == 0) lines->too_long_first = lines->number;
+}
+
 // Takes out ESC [ ... letter; returns the new size.
 static size_t strip_colours(char *text, size_t size) {
     size_t n = 0;
@@ -62,13 +66,18 @@ static keel_status hand_on(keel_import_lines *lines, char *text, size_t size, bo
 static keel_status finish_line(keel_import_lines *lines, char *text, size_t size, bool open,
                                keel_import_line_handler *handler, void *context) {
     if (!lines->too_long && !lines->kept_size && !memchr(text, '\x1b', size)) {
-        if (size > KEEL_IMPORT_LINE_BYTES) return KEEL_OK;
+        if (size > KEEL_IMPORT_LINE_BYTES) {
+            count_too_long(lines);
+            return KEEL_OK;
+        }
         return hand_on(lines, text, size, open, handler, context);
     }
     keel_status status = keep(lines, text, size);
     if (!status && !lines->too_long) {
         size_t stripped = strip_colours(lines->kept, lines->kept_size);
         status = hand_on(lines, lines->kept, stripped, open, handler, context);
+    } else if (!status) {
+        count_too_long(lines);
     }
     lines->kept_size = 0;
     lines->too_long = false;
@@ -95,6 +104,7 @@ keel_status keel_import_lines_feed(keel_import_lines *lines, char *bytes, size_t
 }
 
 keel_status keel_import_lines_end(keel_import_lines *lines, keel_import_line_handler *handler, void *context) {
+    if (lines->too_long) count_too_long(lines);
     if (!lines->kept_size || lines->too_long) return KEEL_OK;
     size_t stripped = strip_colours(lines->kept, lines->kept_size);
     lines->kept_size = 0;

@@ -24,6 +24,7 @@ typedef struct keel_import_lines {
     size_t kept_size, kept_capacity;
     uint64_t number;
     bool too_long;
+    uint64_t too_long_count, too_long_first; // lines that were left out; the number of the first
 } keel_import_lines;
 
 typedef keel_status keel_import_line_handler(void *context, const keel_import_line *line);

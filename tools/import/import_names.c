@@ -180,6 +180,7 @@ struct keel_import_names {
     size_t user_count;
     uint64_t by_user; // scalars whose name the user gave
     bool step_by_user, epoch_by_user;
+    bool stepped;    // a step was read
     known_key *keys; // [key_capacity]
     int32_t key_count, key_capacity;
     int32_t *places;                      // open addressing over the keys' hashes, [2 * key_capacity], -1: free
@@ -378,6 +379,14 @@ const char *keel_import_names_scalar(const keel_import_names *names, keel_import
                                         : names->user[field - KEEL_IMPORT_STANDARD].name;
 }
 
+const char *keel_import_names_text(const keel_import_names *names, int32_t key) {
+    return names->keys[key].text;
+}
+
+bool keel_import_names_stepped(const keel_import_names *names) {
+    return names->stepped;
+}
+
 bool keel_import_names_any(const keel_import_names *names) {
     return names->key_count > 0;
 }
@@ -423,7 +432,26 @@ void keel_import_draft_begin(keel_import_draft *draft) {
     keel_import_record_clear(&draft->record);
     draft->key[KEEL_IMPORT_STEP] = draft->key[KEEL_IMPORT_EPOCH] = KEEL_IMPORT_NO_KEY;
     draft->phase[0] = 0;
-    draft->summary = false;
+    draft->summary = draft->bad_step = false;
+    draft->unread = 0;
+    draft->unread_key = KEEL_IMPORT_NO_KEY;
+    draft->unread_text[0] = 0;
+}
+
+// What programs write for a value that there is not.
+static bool is_absent(keel_import_slice text) {
+    static const char *const words[] = {"none", "null", "na", "n/a", "nil", "-", "--", "true", "false"};
+    while (text.size && isspace((unsigned char)*text.text)) text.text++, text.size--;
+    while (text.size && isspace((unsigned char)text.text[text.size - 1])) text.size--;
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (text.size == strlen(words[i]) && strncasecmp(text.text, words[i], text.size) == 0) return true;
+    return text.size == 0;
+}
+
+static void note_unread(keel_import_draft *draft, int32_t key, keel_import_slice text) {
+    if (draft->unread_text[0]) return;
+    draft->unread_key = key;
+    snprintf(draft->unread_text, sizeof draft->unread_text, "%.*s", (int)text.size, text.text);
 }
 
 void keel_import_draft_number(keel_import_names *names, keel_import_draft *draft, int32_t key, double value) {
@@ -438,7 +466,15 @@ void keel_import_draft_number(keel_import_names *names, keel_import_draft *draft
         draft->key[field] = key;
     } else if (field == KEEL_IMPORT_STEP) {
         uint64_t step;
-        if (!is_preferred(names, key, draft->key[field]) || !keel_import_step_from(value, &step)) return;
+        if (!is_preferred(names, key, draft->key[field])) return;
+        if (!keel_import_step_from(value, &step)) {
+            char text[sizeof draft->unread_text];
+            const int size = snprintf(text, sizeof text, "%.17g", value);
+            note_unread(draft, key, (keel_import_slice){text, (size_t)size});
+            draft->bad_step = true;
+            return;
+        }
+        names->stepped = true;
         record->step = step;
         record->has_step = true;
         draft->key[field] = key;
@@ -469,7 +505,13 @@ void keel_import_draft_text(keel_import_names *names, keel_import_draft *draft, 
     const char *slash = field == KEEL_IMPORT_STEP ? memchr(text.text, '/', text.size) : NULL;
     if (slash) text.size = (size_t)(slash - text.text); // "10/1000"
     double value;
-    if (keel_import_number(text, &value)) keel_import_draft_number(names, draft, key, value);
+    if (keel_import_number(text, &value)) {
+        keel_import_draft_number(names, draft, key, value);
+    } else if (!is_absent(text)) {
+        note_unread(draft, key, text);
+        draft->unread += field < KEEL_IMPORT_SCALARS;
+        draft->bad_step |= field == KEEL_IMPORT_STEP;
+    }
 }
 
 static void move(keel_import_record *record, keel_import_field from, keel_import_field to) {

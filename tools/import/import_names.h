@@ -37,7 +37,10 @@ void keel_import_names_bind(keel_import_names *names, const int32_t *keys, size_
 bool keel_import_names_is_bound(const keel_import_names *names, int32_t key);
 // Name of a scalar, standard or the user's. Valid until close.
 const char *keel_import_names_scalar(const keel_import_names *names, keel_import_field field);
-bool keel_import_names_any(const keel_import_names *names); // true if a key was met
+// The name of KEY (not NO_KEY) as the log has it. Valid until the next key.
+const char *keel_import_names_text(const keel_import_names *names, int32_t key);
+bool keel_import_names_stepped(const keel_import_names *names); // true if a draft had a step
+bool keel_import_names_any(const keel_import_names *names);     // true if a key was met
 // KEEL_ERR_CONFIG where the user named a column that was never met; PATH is for its text.
 keel_status keel_import_names_check(const keel_import_names *names, const char *path);
 
@@ -47,6 +50,10 @@ typedef struct keel_import_draft {
     int32_t key[KEEL_IMPORT_NOTHING]; // that gave each field
     char phase[8];
     bool summary;
+    bool bad_step;      // a step was given that is none
+    uint32_t unread;    // texts where a number belongs
+    int32_t unread_key; // of the first of them, or of the step
+    char unread_text[32];
 } keel_import_draft;
 
 void keel_import_draft_begin(keel_import_draft *draft);

@@ -101,7 +101,12 @@ static keel_status try_header(keel_import_context *context, keel_import_table *t
 static keel_status read_row(keel_import_context *context, keel_import_table *table, const keel_import_line *line) {
     size_t count = 0;
     keel_status status = split(table, line, table->separator, &count);
-    if (status || count > table->columns || (count < table->columns && !line->open)) return status;
+    if (status || *line->text == '#') return status;
+    if (count > table->columns || (count < table->columns && !line->open)) {
+        keel_import_leave_out(context, KEEL_IMPORT_ROWS, 1, 0, "%zu cells, and the table has %zu columns", count,
+                              table->columns);
+        return KEEL_OK;
+    }
     if (line->open && count) count--;
     keel_import_names *names = keel_import_context_names(context);
     keel_import_draft draft;
@@ -109,13 +114,16 @@ static keel_status read_row(keel_import_context *context, keel_import_table *tab
     for (size_t i = 0; i < count; i++) {
         keel_import_field field = keel_import_names_field(names, table->keys[i]);
         if (field == KEEL_IMPORT_NOTHING || !table->cells[i].size) continue;
-        double value;
-        // Text in a column of numbers: a line of something else that happens to have as many separators.
-        if (field == KEEL_IMPORT_STEP && !keel_import_number(table->cells[i], &value)) return KEEL_OK;
         keel_import_draft_text(names, &draft, table->keys[i], table->cells[i]);
     }
-    if (!keel_import_draft_end(names, &draft) || (table->has_step && !draft.record.has_step)) return KEEL_OK;
-    return keel_import_emit(context, &draft.record);
+    if (!keel_import_draft_end(names, &draft) || (table->has_step && !draft.record.has_step)) {
+        if (draft.record.set && !draft.bad_step && !draft.summary)
+            keel_import_leave_out(context, KEEL_IMPORT_ROWS, 1, 0, "its step is empty");
+        else
+            keel_import_leave_draft(context, &draft, 0);
+        return KEEL_OK;
+    }
+    return keel_import_emit_draft(context, &draft, 0);
 }
 
 keel_status keel_import_table_line(keel_import_context *context, keel_import_table *table, const keel_import_line *line,

@@ -53,6 +53,17 @@ keel_status keel_import_emit(keel_import_context *context, const keel_import_rec
 // An update that was skipped for an overflow; see keel_import_assembly_overflow.
 keel_status keel_import_emit_overflow(keel_import_context *context, double scale, int32_t rank);
 
+// Counts what belongs to the format and cannot be read: COUNT whole lines, records, or values of a record that is
+// emitted all the same. Of the first the line is kept (0: at hand) and the text, which says what is wrong with it.
+typedef enum keel_import_unit { KEEL_IMPORT_LINES, KEEL_IMPORT_ROWS, KEEL_IMPORT_VALUES } keel_import_unit;
+void keel_import_leave_out(keel_import_context *context, keel_import_unit unit, uint64_t count, uint64_t line,
+                           const char *format, ...) KEEL_PRINTF(5, 6);
+// Emits the record of a draft, and counts its values that cannot be read. A record whose step cannot be read, in a log
+// that has steps, is left out. LINE as above.
+keel_status keel_import_emit_draft(keel_import_context *context, const keel_import_draft *draft, uint64_t line);
+// The same of a draft that is no record: counted, if only because nothing of it can be read.
+void keel_import_leave_draft(keel_import_context *context, const keel_import_draft *draft, uint64_t line);
+
 // The value of group GROUP of the latest find, if it took part, as scalar FIELD of RECORD.
 void keel_import_take(keel_import_context *context, keel_import_record *record, keel_import_field field,
                       uint32_t group);

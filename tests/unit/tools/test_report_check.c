@@ -156,6 +156,31 @@ static void html_is_refused_clearly(void **unused) {
     assert_int_equal(lines_of(read_output()), 1);
 }
 
+static void what_a_log_left_out_is_in_the_json(void **unused) {
+    (void)unused;
+    char torn[96];
+    FILE *file = create(torn, "torn.jsonl");
+    write_records(file, 1, 20, 0, 0);
+    fputs("{\"step\": 21, \"loss\": 3.\n{\"step\": 22, \"loss\": \"bad\"}\n", file);
+    fclose(file);
+    char *report[] = {"report", torn, "--format", "json", NULL}, *diff[] = {"diff", healthy, torn, "--json", NULL};
+    assert_int_equal(run_to_file(keel_cmd_report, STDOUT_FILENO, 4, report), 0);
+    json_t *root = json_loads(read_output(), 0, NULL);
+    json_int_t lines, rows, first;
+    assert_int_equal(
+        json_unpack(root, "{s:{s:I, s:I, s:I}}", "left_out", "lines", &lines, "rows", &rows, "first_line", &first), 0);
+    assert_true(lines == 1 && rows == 1 && first == 21);
+    json_decref(root);
+    assert_int_equal(run_to_file(keel_cmd_diff, STDOUT_FILENO, 4, diff), 0);
+    root = json_loads(read_output(), 0, NULL);
+    json_int_t none;
+    assert_int_equal(json_unpack(root, "{s:{s:{s:I}, s:{s:I}}}", "left_out", "a", "lines", &none, "b", "lines", &lines),
+                     0);
+    assert_true(none == 0 && lines == 1);
+    json_decref(root);
+    unlink(torn);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(check_tells_by_its_exit_code),
@@ -165,6 +190,7 @@ int main(void) {
         cmocka_unit_test(report_and_check_speak_of_the_same_run),
         cmocka_unit_test(several_paths_as_json_are_a_list),
         cmocka_unit_test(html_is_refused_clearly),
+        cmocka_unit_test(what_a_log_left_out_is_in_the_json),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
