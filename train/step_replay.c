@@ -71,11 +71,10 @@ static keel_status compute(const replayer *r, uint64_t step, uint64_t position, 
     batches.loader.plan.dp_rank = shard;
     batches.data.shard = shard;
     keel_pipeline_loss loss;
-    double waited;
     keel_taps_arm(trainer->taps, step);
     keel_model_take_weights(trainer->model);
     keel_status status = keel_pipeline_run(trainer->pipeline, next_batch, &batches, 1 / tokens, &loss);
-    if (!status) status = keel_buckets_finish(trainer->buckets, &waited);
+    if (!status) status = keel_buckets_finish(trainer->buckets);
     if (status) return status;
     if (trainer->mesh.model_parallel.rank == 0) value[0] = loss.sum / tokens; // all of them have it
     value[1] = keel_optimizer_local_square(trainer->optimizer, keel_buckets_gradient(trainer->buckets));

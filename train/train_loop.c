@@ -49,14 +49,13 @@ static keel_status forward_backward(keel_trainer *trainer, uint64_t step, outcom
     const double tokens = rows * (double)plan->accumulation * trainer->mesh.dp;
     keel_pipeline_loss loss;
     batches b = {.trainer = trainer, .step = step};
-    const double queued = keel_cpu_wait_read(trainer->cpu_wait);
-    const double crossed = keel_collectives_waited(trainer->collectives, &trainer->mesh.model_parallel);
+    const double queued = keel_cpu_wait_read(trainer->cpu_wait), waited = keel_collectives_waited(trainer->collectives);
     const keel_status status = keel_pipeline_run(trainer->pipeline, next_batch, &b, out->loss_scale / tokens, &loss);
     if (status) keel_buckets_give_up(trainer->buckets);
-    out->queued = keel_cpu_wait_read(trainer->cpu_wait) - queued;
-    const keel_status reduced = keel_buckets_finish(trainer->buckets, &out->waited);
-    // Who is slow among tensor ranks is waited for where they meet: they have the same work, which stages have not.
-    out->waited += keel_collectives_waited(trainer->collectives, &trainer->mesh.model_parallel) - crossed;
+    // Who waits for others anyway, loses nothing by having no processor meanwhile.
+    const double lost = keel_cpu_wait_read(trainer->cpu_wait) - queued;
+    out->queued = fmax(0, lost - (keel_collectives_waited(trainer->collectives) - waited));
+    const keel_status reduced = keel_buckets_finish(trainer->buckets);
     keel_buckets_unscale(trainer->buckets, out->loss_scale);
     out->control[KEEL_CONTROL_LOSS_SUM] = trainer->mesh.model_parallel.rank == 0 ? loss.sum : 0; // all of them have it
     out->loss_max = loss.greatest / rows;
@@ -146,6 +145,7 @@ static bool checkpoint_due(const keel_trainer *trainer) {
 static keel_status run_step(keel_trainer *trainer, outcome *out) {
     *out = (outcome){0};
     const double began = keel_seconds();
+    out->waited = -keel_collectives_waited(trainer->collectives);
     keel_progress *progress = &trainer->progress;
     const uint64_t step = ++progress->step;
     keel_faults_move_loader(&trainer->faults, step, &trainer->loader);
@@ -182,6 +182,7 @@ static keel_status run_step(keel_trainer *trainer, outcome *out) {
     status = update_weights(trainer, step, out);
     out->offload += keel_optimizer_waited(trainer->optimizer);
     if (status) return status;
+    out->waited += keel_collectives_waited(trainer->collectives);
     end_step(trainer, &end, out, began);
     return KEEL_OK;
 }

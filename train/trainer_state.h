@@ -34,8 +34,8 @@ typedef enum keel_trainer_scalar {
     KEEL_SCALAR_GRAD_NORM,
     KEEL_SCALAR_CLIP_FACTOR,
     KEEL_SCALAR_TOKENS_PER_SECOND,
-    KEEL_SCALAR_REDUCE_WAIT,
-    KEEL_SCALAR_CPU_WAIT,          // for which a rank had no processor on its way to that wait
+    KEEL_SCALAR_REDUCE_WAIT, // of a rank in all collectives and transfers of the step
+    KEEL_SCALAR_CPU_WAIT, // for which a rank had no processor in its passes through the model, beyond its waits there
     KEEL_SCALAR_REDUCE_WAIT_LEAST, // the same, merged by min: who waits least is waited for
     KEEL_SCALAR_RSS_PEAK,          // memory_peak.h
     KEEL_SCALAR_OFFLOAD_WAIT,      // for which the update waited for states in a file; only where that is configured

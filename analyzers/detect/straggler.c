@@ -7,6 +7,10 @@
 // rank is always the slower one by a little. Time in which the rank had no processor (cpu_wait_seconds) does not count,
 // and all in all the others must have waited for half a second: what a busy scheduler, caches and clock rates do to one
 // process, they do for a while. Steps of milliseconds come by the dozen in that time.
+//
+// Pipeline stages, and ranks that share out experts, have unequal work: there one rank waits least from the first step
+// on in good health, by any share of a step. So nothing is told before the past is known, and that past counts for the
+// rank alone that has waited least in most of it.
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -36,7 +40,9 @@ typedef struct state {
     double waited;       // seconds that the others have waited longer since then
     int64_t rank;        // that was told
     uint64_t first_step;
-    keel_track usual; // share of the step
+    keel_track usual;   // share of the step
+    int32_t usual_rank; // that waited least in most of the past, by Boyer and Moore's vote
+    uint32_t votes;
     float shares[RECENT], waits[RECENT];
     int32_t ranks[RECENT];
     uint64_t steps[RECENT];
@@ -86,6 +92,16 @@ static int32_t slowest(const state *s, uint32_t *records, uint64_t *first_step) 
     return best;
 }
 
+static void join(state *s, float share, int32_t rank) {
+    const keel_track_score score = keel_track_look(&s->usual, share, 0.02f);
+    keel_track_add(&s->usual, share, &score);
+    if (s->votes == 0) s->usual_rank = rank;
+    if (rank != s->usual_rank)
+        s->votes--;
+    else if (s->votes < KEEL_TRACK_WARMUP)
+        s->votes++;
+}
+
 static void report(const state *s, keel_findings *findings) {
     const keel_excursion *e = &s->excursion;
     char clause[KEEL_CLAUSE_BYTES];
@@ -110,17 +126,16 @@ static void update(void *memory, const keel_detector_input *in, keel_findings *f
     if (in->info->world_size < 2 || (in->row->step.flags & KEEL_STEP_DROPPED) || !(in->row->step.seconds > 0)) return;
     if (!keel_row_scalar(in->row, s->cpu_wait, &queued)) queued = 0;
     const float wait = (float)fmax(0, most - least - queued), share = wait / (float)in->row->step.seconds;
-    if (s->count == RECENT && s->slow_rank < 0 && !s->excursion.active) { // what is slow now is not what is usual
-        const keel_track_score score = keel_track_look(&s->usual, s->shares[s->at], 0.02f);
-        keel_track_add(&s->usual, s->shares[s->at], &score);
-    }
+    if (s->count == RECENT && s->slow_rank < 0 && !s->excursion.active) // what is slow now is not what is usual
+        join(s, s->shares[s->at], s->ranks[s->at]);
     s->shares[s->at] = share;
     s->waits[s->at] = wait;
     s->ranks[s->at] = (int32_t)rank;
     s->steps[s->at] = in->row->step.step;
     s->at = (s->at + 1) % RECENT;
     if (s->count < RECENT) s->count++;
-    double usual = s->usual.joined >= KEEL_TRACK_WARMUP ? (double)s->usual.centre : 0, now = 0;
+    const bool past = s->usual.joined >= KEEL_TRACK_WARMUP, unequal = in->info->pp > 1 || in->info->ep > 1;
+    double usual = past ? (double)s->usual.centre : 0, now = 0;
     bool slow = false;
     if (s->count == RECENT) {
         float sorted[RECENT];
@@ -129,8 +144,9 @@ static void update(void *memory, const keel_detector_input *in, keel_findings *f
         sort(s, sorted);
         now = (double)sorted[RECENT / 2];
         const int32_t who = slowest(s, &records, &since);
-        slow = records >= in->params[P_RECORDS] && (double)sorted[RECENT / 4] >= in->params[P_SHARE] &&
-               now >= in->params[P_TIMES] * usual;
+        if (unequal && who != s->usual_rank) usual = 0;
+        slow = (past || !unequal) && records >= in->params[P_RECORDS] &&
+               (double)sorted[RECENT / 4] >= in->params[P_SHARE] && now >= in->params[P_TIMES] * usual;
         if (slow && who == s->slow_rank) {
             s->waited += (double)wait;
         } else if (slow) {

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "train/clock.h"
 #include "train/tensor/arena.h"
 #include "train/tensor/ops.h"
 #include "train/tensor/precision.h"
@@ -297,13 +296,11 @@ void keel_buckets_unscale(keel_buckets *buckets, double scale) {
     for (size_t at = 0; at < numel; at += PIECE) keel_scale(sum + at, factor, numel - at < PIECE ? numel - at : PIECE);
 }
 
-keel_status keel_buckets_finish(keel_buckets *buckets, double *waited) {
-    const double since = keel_seconds();
+keel_status keel_buckets_finish(keel_buckets *buckets) {
     finish_tied(buckets);
     while (!buckets->status && buckets->finished < buckets->started) {
         keel_collective *collective = buckets->collectives[from_end(buckets, buckets->finished++)];
         if (collective) buckets->status = keel_collective_wait(collective);
     }
-    *waited = keel_seconds() - since;
     return buckets->status;
 }

@@ -45,8 +45,8 @@ void keel_buckets_set_local(keel_buckets *buckets, bool local);
 // Takes part in what is left of the step's reductions with whatever there is, for a rank that cannot go on: the others
 // must not wait for ever.
 void keel_buckets_give_up(keel_buckets *buckets);
-// Waits for all. *WAITED: seconds that the reductions took beyond the backward pass.
-keel_status keel_buckets_finish(keel_buckets *buckets, double *waited);
+// Waits for all.
+keel_status keel_buckets_finish(keel_buckets *buckets);
 // Divides the sum by the loss scale.
 void keel_buckets_unscale(keel_buckets *buckets, double scale);
 // Flat, 64-byte aligned. Where the optimizer is shared out, what this rank owns of it is valid after

@@ -406,10 +406,9 @@ void keel_collectives_progress(const keel_collectives *set) {
         if (set->list[i]->data) (void)MPI_Request_get_status(set->list[i]->request, &done, MPI_STATUS_IGNORE);
 }
 
-double keel_collectives_waited(const keel_collectives *set, const keel_comm *comm) {
+double keel_collectives_waited(const keel_collectives *set) {
     double seconds = 0;
-    for (size_t i = 0; i < set->count; i++)
-        if (set->list[i]->plan.comm == comm) seconds += set->list[i]->waited;
+    for (size_t i = 0; i < set->count; i++) seconds += set->list[i]->waited;
     return seconds;
 }
 

@@ -108,8 +108,8 @@ keel_status keel_collective_test(keel_collective *collective, bool *done);
 keel_status keel_collective_wait(keel_collective *collective);
 // Lets MPI move whatever of the set is under way, and completes nothing. SET NULL: nothing is.
 void keel_collectives_progress(const keel_collectives *set);
-// Seconds that this rank has waited until now in those over COMM.
-double keel_collectives_waited(const keel_collectives *set, const keel_comm *comm);
+// Seconds that this rank has waited in them until now.
+double keel_collectives_waited(const keel_collectives *set);
 
 // Every rank of COMM comes with its own status; all leave with that of the lowest rank that failed, and with its text.
 // Naps while it waits, so that ranks with nothing to do leave the cores to the one that works.

@@ -304,6 +304,36 @@ static void the_rank_that_others_wait_for_is_named(void **unused) {
     }
 }
 
+static void ranks_of_unequal_work_are_measured_by_their_past(void **unused) {
+    (void)unused;
+    enum { HEALTHY, SAME, OTHER, KINDS }; // the last stage always has more to do; then it, or the first, is slow
+    for (int kind = 0; kind < 2 * KINDS; kind++) {
+        tensor_run *r = tensor_open(2, plain);
+        if (kind < KINDS)
+            r->info.dp = 1, r->info.pp = 2;
+        else
+            r->info.ep = 2;
+        const int what = kind % KINDS;
+        r->names[T_EXTRA] = "reduce_wait_seconds";
+        r->names[T_MORE] = "reduce_wait_least_seconds";
+        r->names[T_EXTRA_RANK] = "reduce_wait_least_seconds_rank";
+        tensor_begin(r);
+        for (int i = 0; i < 260; i++) {
+            tensor_next(r);
+            const bool slow = what != HEALTHY && i >= 160;
+            r->scalars[T_EXTRA_RANK] = slow && what == OTHER ? 0 : 1;
+            r->scalars[T_EXTRA] = (slow && what == SAME ? 0.8 : slow ? 0.3 : 0.25) * r->row.step.seconds;
+            r->scalars[T_MORE] = 0;
+            r->set[T_EXTRA] = r->set[T_EXTRA_RANK] = r->set[T_MORE] = true;
+            tensor_judge(r);
+        }
+        const keel_incident *k = tensor_incident(r, "straggler", KEEL_WARNING);
+        assert_int_equal(k != NULL, what != HEALTHY);
+        if (k) assert_int_equal(k->rank, what == SAME);
+        tensor_end(r);
+    }
+}
+
 static void a_step_that_does_not_end_is_told_while_it_lasts(void **unused) {
     (void)unused;
     tensor_run *r = tensor_open(2, plain);
@@ -458,6 +488,7 @@ int main(void) {
         cmocka_unit_test(a_replica_out_of_step_has_all_its_weights_different),
         cmocka_unit_test(a_leak_is_told_with_its_rank),
         cmocka_unit_test(the_rank_that_others_wait_for_is_named),
+        cmocka_unit_test(ranks_of_unequal_work_are_measured_by_their_past),
         cmocka_unit_test(a_step_that_does_not_end_is_told_while_it_lasts),
         cmocka_unit_test(a_hang_names_the_rank_that_others_wait_for),
         cmocka_unit_test(a_dead_rank_is_an_incident_until_the_run_goes_on),
