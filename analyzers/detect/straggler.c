@@ -3,10 +3,11 @@
 // Times of a step are equal on all ranks of a synchronous run and tell nothing: the rank that waits least at
 // collectives is the one that is waited for (reduce_wait_least_seconds, by local monotonic clocks). Told where one rank
 // waits least in 14 of the last 16 records, and what the longest waiter waits longer is a given share of the step at
-// the median, and twice as much as it used to be where there is a past of 64 records: on a machine that is shared some
-// rank is always the slower one by a little. Time in which the rank had no processor (cpu_wait_seconds) does not count,
-// and all in all the others must have waited for half a second: what a busy scheduler, caches and clock rates do to one
-// process, they do for a while. Steps of milliseconds come by the dozen in that time.
+// the median, and twice as much as it used to be, or what a rank brings about that is twice as slow, where there is a
+// past of 64 records: on a machine that is shared some rank is always the slower one by a little. Time in which the
+// rank had no processor (cpu_wait_seconds) does not count, and all in all the others must have waited for half a
+// second: what a busy scheduler, caches and clock rates do to one process, they do for a while. Steps of milliseconds
+// come by the dozen in that time.
 //
 // Pipeline stages, and ranks that share out experts, have unequal work: there one rank waits least from the first step
 // on in good health, by any share of a step. So nothing is told before the past is known, and that past counts for the
@@ -146,7 +147,8 @@ static void update(void *memory, const keel_detector_input *in, keel_findings *f
         const int32_t who = slowest(s, &records, &since);
         if (unequal && who != s->usual_rank) usual = 0;
         slow = (past || !unequal) && records >= in->params[P_RECORDS] &&
-               (double)sorted[RECENT / 4] >= in->params[P_SHARE] && now >= in->params[P_TIMES] * usual;
+               (double)sorted[RECENT / 4] >= in->params[P_SHARE] &&
+               now >= fmin(in->params[P_TIMES] * usual, 1 - (1 - usual) / in->params[P_TIMES]);
         if (slow && who == s->slow_rank) {
             s->waited += (double)wait;
         } else if (slow) {

@@ -322,7 +322,7 @@ static void ranks_of_unequal_work_are_measured_by_their_past(void **unused) {
             tensor_next(r);
             const bool slow = what != HEALTHY && i >= 160;
             r->scalars[T_EXTRA_RANK] = slow && what == OTHER ? 0 : 1;
-            r->scalars[T_EXTRA] = (slow && what == SAME ? 0.8 : slow ? 0.3 : 0.25) * r->row.step.seconds;
+            r->scalars[T_EXTRA] = (slow && what == SAME ? 0.75 : slow ? 0.3 : 0.4) * r->row.step.seconds;
             r->scalars[T_MORE] = 0;
             r->set[T_EXTRA] = r->set[T_EXTRA_RANK] = r->set[T_MORE] = true;
             tensor_judge(r);
