@@ -107,7 +107,7 @@ static const keel_yaml_field offload_fields[] = {
 static const keel_yaml_field optimizer_fields[] = {
     KEEL_YAML_ROW_ENUM(keel_optimizer_config, type, optimizer_names),
     KEEL_YAML_ROW_SECTION(betas),
-    KEEL_YAML_ROW_DOUBLE(keel_optimizer_config, eps, KEEL_YAML_POSITIVE, KEEL_YAML_FINITE),
+    KEEL_YAML_ROW_DOUBLE(keel_optimizer_config, eps, 1e-37, KEEL_YAML_FINITE),
     KEEL_YAML_ROW_DOUBLE(keel_optimizer_config, weight_decay, 0, KEEL_YAML_FINITE),
     KEEL_YAML_ROW_SECTION(groups),
     KEEL_YAML_ROW_SECTION(offload),

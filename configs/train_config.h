@@ -107,8 +107,8 @@ typedef struct keel_offload_config { // optimizer.offload: Adam's states beyond 
 typedef struct keel_optimizer_config { // optimizer
     int type;                          // AdamW
     double beta1, beta2;               // betas: [b1, b2]
-    double eps;
-    double weight_decay; // on matrices; vectors (biases, norms) only through groups
+    double eps;                        // 1e-8; at least 1e-37, since less has no float32 reciprocal
+    double weight_decay;               // on matrices; vectors (biases, norms) only through groups
     keel_param_group_config *groups;
     size_t group_count;
     keel_offload_config offload;

@@ -122,6 +122,7 @@ static keel_status compare_facts(const keel_safetensors *file, const keel_facts 
     for (size_t i = 0; i < facts->count; i++) {
         const keel_fact *fact = &facts->list[i];
         const char *stored = keel_safetensors_metadata(file, fact->key);
+        if (!stored) stored = fact->absent;
         if (stored && strcmp(stored, fact->value) == 0) continue;
         if (!stored) stored = "unknown";
         if (fact->required)
@@ -205,6 +206,16 @@ static keel_status check_version(const keel_safetensors *file) {
                      KEEL_CHECKPOINT_SCHEMA);
 }
 
+static keel_status read_content(const char *path, const keel_facts *facts, keel_checkpoint *made, FILE *differences) {
+    keel_status status = check_version(made->file);
+    if (!status) status = compare_facts(made->file, facts, differences);
+    if (!status) status = read_progress(made->file, &made->progress);
+    if (!status) status = find_tensors(path, made);
+    if (!status) status = read_monitor(made->file, &made->monitor, &made->monitor_bytes);
+    // Its checksum holds: what is not as expected now is no damage, but another program's or another model's.
+    return status == KEEL_ERR_FORMAT ? KEEL_ERR_CONFIG : status;
+}
+
 keel_status keel_checkpoint_open(const char *path, const keel_facts *facts, keel_checkpoint *checkpoint,
                                  char **changed) {
     char *text = NULL;
@@ -214,11 +225,7 @@ keel_status keel_checkpoint_open(const char *path, const keel_facts *facts, keel
     keel_status status = differences ? KEEL_OK : keel_fail(KEEL_ERR_MEMORY, "%s: no memory", path);
     if (!status) status = keel_safetensors_open(path, &made.file);
     if (!status) status = keel_safetensors_verify(made.file);
-    if (!status) status = check_version(made.file);
-    if (!status) status = compare_facts(made.file, facts, differences);
-    if (!status) status = read_progress(made.file, &made.progress);
-    if (!status) status = find_tensors(path, &made);
-    if (!status) status = read_monitor(made.file, &made.monitor, &made.monitor_bytes);
+    if (!status) status = read_content(path, facts, &made, differences);
     if (differences) fclose(differences);
     if (status) {
         keel_checkpoint_close(&made);

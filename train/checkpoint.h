@@ -42,8 +42,8 @@ typedef struct keel_checkpoint {
 keel_status keel_checkpoint_write(const char *path, const keel_checkpoint *checkpoint, const keel_facts *facts);
 
 // Reads and checks all of PATH, on rank 0; sets progress and monitor, which is then the caller's. KEEL_ERR_CONFIG,
-// naming the key, if a required fact differs; KEEL_ERR_FORMAT if the file is damaged. *CHANGED: what else differs, as
-// one line, malloc'ed; NULL: nothing.
+// naming the key, if a required fact differs, or if the file is whole and not a checkpoint of this model;
+// KEEL_ERR_FORMAT if it is damaged. *CHANGED: what else differs, as one line, malloc'ed; NULL: nothing.
 keel_status keel_checkpoint_open(const char *path, const keel_facts *facts, keel_checkpoint *checkpoint,
                                  char **changed);
 // Brings the weights and states of the file that rank 0 has opened to all ranks, and closes it. Collective.

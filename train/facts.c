@@ -53,7 +53,9 @@ static void add_groups(keel_facts *facts, const keel_optimizer_config *optimizer
 }
 
 static void add_experts(keel_facts *facts, const keel_moe_config *moe) {
-    add_int(facts, "moe_config.expert_num", true, moe->expert_num);
+    add_int(facts, "moe_config.expert_num", true, moe->expert_num > 1 ? moe->expert_num : 1);
+    facts->list[facts->count - 1].absent = "1";
+    if (moe->expert_num <= 1) return;
     add_int(facts, "moe_config.num_experts_chosen", true, moe->num_experts_chosen);
     add_int(facts, "moe_config.norm_topk_prob", true, moe->norm_topk_prob);
     add_double(facts, "moe_config.capacity_factor", false, moe->capacity_factor > 0 ? moe->capacity_factor : 0);
@@ -77,11 +79,13 @@ void keel_facts_of(const keel_train_config *config, const char *data, uint32_t r
     add_int(facts, "model_config.intermediate_size", true, model->intermediate_size);
     add_int(facts, "model_config.max_position_embeddings", true, model->max_position_embeddings);
     add_int(facts, "model_config.tie_word_embeddings", true, model->tie_word_embeddings);
-    add_double(facts, "model_config.layer_norm_epsilon", true, model->layer_norm_epsilon);
-    add_double(facts, "model_config.rms_norm_eps", true, model->rms_norm_eps);
-    add_double(facts, "model_config.theta", true, model->theta);
-
-    if (model->moe.expert_num > 1) add_experts(facts, &model->moe);
+    if (model->model_type == KEEL_MODEL_GPT2) {
+        add_double(facts, "model_config.layer_norm_epsilon", true, model->layer_norm_epsilon);
+    } else {
+        add_double(facts, "model_config.rms_norm_eps", true, model->rms_norm_eps);
+        add_double(facts, "model_config.theta", true, model->theta);
+    }
+    add_experts(facts, &model->moe);
 
     add_precision(facts, "model_config.compute_dtype", model->compute_dtype);
     add_precision(facts, "model_config.softmax_compute_dtype", model->softmax_compute_dtype);
@@ -93,7 +97,7 @@ void keel_facts_of(const keel_train_config *config, const char *data, uint32_t r
 
     add_int(facts, "runner_config.seed", false, config->runner.seed);
     add_int(facts, "runner_config.batch_size", false, config->runner.batch_size);
-    add_int(facts, "runner_config.gradient_accumulation_steps", false, config->runner.gradient_accumulation_steps);
+    add_int(facts, "micro_batches", false, (int64_t)keel_train_micro_batches(config));
     add_double(facts, "runner_wrapper.max_grad_norm", false,
                config->wrapper.use_clip_grad ? config->wrapper.max_grad_norm : 0);
     add_loss_scale(facts, &config->wrapper.scale_sense);
@@ -111,6 +115,7 @@ void keel_facts_of(const keel_train_config *config, const char *data, uint32_t r
     add_int(facts, "parallel_config.model_parallel", false, config->parallel.model_parallel);
     add_int(facts, "parallel_config.pipeline_stage", false, config->parallel.pipeline_stage);
     add_int(facts, "parallel_config.expert_parallel", false, config->parallel.expert_parallel);
+    add_int(facts, "parallel_config.use_seq_parallel", false, config->parallel.use_seq_parallel);
     add_int(facts, "parallel_config.enable_parallel_optimizer", false, config->parallel.enable_parallel_optimizer);
     add_int(facts, "parallel_config.bucket_bytes", false, config->parallel.bucket_bytes);
     add_precision(facts, "parallel_config.grad_reduce_dtype", config->parallel.grad_reduce_dtype);

@@ -13,7 +13,8 @@ enum { KEEL_FACT_COUNT = 80, KEEL_FACT_BYTES = 64 };
 typedef struct keel_fact {
     const char *key;             // as in the YAML: "model_config.hidden_size"
     char value[KEEL_FACT_BYTES]; // numbers exactly
-    bool required; // a checkpoint with another value does not fit; otherwise the run goes on, but not bit for bit
+    bool required;      // a checkpoint with another value does not fit; otherwise the run goes on, but not bit for bit
+    const char *absent; // what a file without the key holds; NULL: nothing is known
 } keel_fact;
 
 typedef struct keel_facts {

@@ -13,7 +13,7 @@ typedef struct keel_reshard_plan { // everything is borrowed
     keel_optimizer *optimizer;
     const keel_zero *zero;
     keel_collectives *collectives; // NULL: one rank
-    size_t window;                 // elements moved at a time; 0: 4 MiB of them
+    size_t window;                 // elements moved at a time; 0: 1 Mi
 } keel_reshard_plan;
 
 // A tensor of the whole model.

@@ -449,7 +449,3 @@ void keel_trainer_close(keel_trainer *trainer) {
 void keel_trainer_stop(keel_trainer *trainer) {
     atomic_store(&trainer->stop, true);
 }
-
-uint64_t keel_trainer_resumed_step(const keel_trainer *trainer) {
-    return trainer->resumed_step;
-}

@@ -52,8 +52,6 @@ keel_status keel_trainer_run(keel_trainer *trainer);
 void keel_trainer_stop(keel_trainer *trainer);
 void keel_trainer_close(keel_trainer *trainer); // NULL is fine
 
-// The step from which a resumed run continues; 0 for a fresh one. Valid after open.
-uint64_t keel_trainer_resumed_step(const keel_trainer *trainer);
 // Module tree, parameters, and every collective of a step with count, bytes, dtype and communicator.
 // OUT: on rank 0. Of several stages each is printed. Collective.
 keel_status keel_trainer_print_structure(const keel_trainer *trainer, FILE *out);

@@ -147,6 +147,24 @@ static void test_shares_must_suffice(stage *s) {
     CHECK(strstr(keel_error(), "short: shares of 9"));
 }
 
+// MPI would take a count beyond an int for another, or for none.
+static void test_counts_beyond_an_int_are_refused(stage *s) {
+    keel_collective *made;
+    keel_collective_plan plan = {.name = "huge",
+                                 .kind = KEEL_ALL_REDUCE,
+                                 .dtype = KEEL_F32,
+                                 .count = ((size_t)1 << 32) + 4,
+                                 .comm = &s->mesh.data_parallel,
+                                 .op = MPI_SUM};
+    if (check_size == 1) return;
+    CHECK(keel_collectives_add(s->set, &plan, &made) == KEEL_ERR_CONFIG);
+    CHECK(strstr(keel_error(), "huge: 4294967300 elements are more than the 2147483647"));
+    plan.kind = KEEL_SEND;
+    CHECK(keel_collectives_add(s->set, &plan, &made) == KEEL_ERR_CONFIG);
+    plan.kind = KEEL_BROADCAST; // goes in pieces
+    CHECK(keel_collectives_add(s->set, &plan, &made) == KEEL_OK);
+}
+
 int main(void) {
     int provided;
     check_begin(&provided);
@@ -159,6 +177,7 @@ int main(void) {
     test_side_by_side(&s);
     test_all_to_all(&s);
     test_shares_must_suffice(&s);
+    test_counts_beyond_an_int_are_refused(&s);
     close_stage(&s);
     check_say("shares");
     MPI_Finalize();

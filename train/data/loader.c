@@ -56,7 +56,7 @@ keel_status keel_loader_init(const keel_loader_plan *plan, keel_loader *loader) 
         return keel_fail(KEEL_ERR_CONFIG,
                          "train_dataset: too little text: %" PRIu64
                          " sequences of %zu tokens, but a step takes %" PRIu64
-                         " (batch_size %zu x gradient_accumulation_steps %zu x %" PRIu32 " ranks)",
+                         " (batch_size %zu x %zu micro-batches x %" PRIu32 " data-parallel ranks)",
                          count, plan->seq_length, step, plan->batch_size, plan->accumulation, plan->dp_size);
     *loader = (keel_loader){.plan = *plan};
     return KEEL_OK;

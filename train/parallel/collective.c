@@ -45,6 +45,15 @@ static keel_status make_type(keel_collective *made) {
     return code == MPI_SUCCESS ? KEEL_OK : mpi_failed(made->plan.name, code);
 }
 
+// MPI's counts are ints: a broadcast goes in pieces, an all-to-all counts rows.
+static keel_status check_count(const keel_collective_plan *plan) {
+    if (plan->comm->size == 1 || plan->kind == KEEL_BROADCAST || plan->kind == KEEL_ALL_TO_ALL ||
+        plan->count <= INT_MAX)
+        return KEEL_OK;
+    return keel_fail(KEEL_ERR_CONFIG, "%s: %zu elements are more than the %d that one call of MPI takes", plan->name,
+                     plan->count, INT_MAX);
+}
+
 static bool shares_out(const keel_collective_plan *plan) {
     return plan->kind == KEEL_REDUCE_SCATTER || plan->kind == KEEL_ALL_GATHER;
 }
@@ -57,7 +66,7 @@ static keel_status make_shares(keel_collective *made) {
         return made->counts ? KEEL_OK : keel_fail(KEEL_ERR_MEMORY, "no memory for the shares of %zu ranks", ranks);
     }
     if (!shares_out(plan)) return KEEL_OK;
-    if (plan->count > INT_MAX || plan->share * ranks < plan->count)
+    if (plan->share * ranks < plan->count)
         return keel_fail(KEEL_ERR_USAGE, "%s: shares of %zu for %zu ranks do not make up %zu elements", plan->name,
                          plan->share, ranks, plan->count);
     made->counts = calloc(2 * ranks, sizeof *made->counts);
@@ -159,7 +168,8 @@ keel_status keel_collectives_add(keel_collectives *set, const keel_collective_pl
     made->bytes = plan->count * keel_dtype_size(plan->dtype);
     made->request = MPI_REQUEST_NULL;
     made->probe = keel_taps_probe(set->taps);
-    status = make_type(made);
+    status = check_count(&made->plan);
+    if (!status) status = make_type(made);
     if (!status) status = make_shares(made);
     if (status) goto fail;
     if (plan->when == KEEL_EVERY_STEP && plan->comm->size > 1) {

@@ -1,6 +1,6 @@
 // How the flat gradient is cut into buckets, and which elements of each this rank's optimizer owns: all of them, or,
 // with the optimizer shared out over the ranks that hold the same weights, an equal piece of every bucket (ZeRO,
-// Rajbhandari et al. 2020, second stage).
+// Rajbhandari et al. 2020: states as in its first stage; gradients are reduced as in its second, but kept whole).
 #ifndef KEEL_TRAIN_PARALLEL_ZERO_H
 #define KEEL_TRAIN_PARALLEL_ZERO_H
 

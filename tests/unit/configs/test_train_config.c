@@ -378,6 +378,8 @@ static void test_other_sections_refused(void **state) {
          "t.yaml:3:47: lr_schedule.warmup_steps: 101 is more than total_steps, 100"},
         {runner, "lr_schedule: {learning_rate: 1, total_steps: 0}\n", dataset,
          "t.yaml:3:46: lr_schedule.total_steps: must be at least 1, or -1 for runner_config.steps; found 0"},
+        {runner, lr, "optimizer: {eps: 1.0e-38}\n",
+         "t.yaml:4:18: optimizer.eps: must be at least 1e-37, found 1.0e-38"},
         {runner, lr, "", "t.yaml:1:1: train_dataset: missing"},
         {runner, lr, "train_dataset: {text: a.txt}\n", "t.yaml:4:16: train_dataset.shards: missing"},
         {runner, lr, "train_dataset: {text: [], shards: x}\n", "t.yaml:4:23: train_dataset.text: an empty list"},

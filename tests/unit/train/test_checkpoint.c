@@ -202,13 +202,23 @@ static void test_what_does_not_fit_is_named(void **state) {
     assert_non_null(strstr(changed, "lr_schedule.learning_rate 0.001 -> 0.002, parallel_config.data_parallel 1 -> 2"));
     free(changed);
 
+    // A run with experts is not this one, however much of it is alike, nor the other way round.
+    config = r->config;
+    config.model.moe.expert_num = 4;
+    keel_facts_of(&config, "data", 1, &other);
+    assert_int_equal(read_checkpoint(path, &other, &checkpoint, &changed), KEEL_ERR_CONFIG);
+    assert_non_null(strstr(keel_error(), "moe_config.expert_num is 1 there and 4 here"));
+    assert_int_equal(keel_checkpoint_write(path, &checkpoint, &other), KEEL_OK);
+    assert_int_equal(read_checkpoint(path, &r->facts, &checkpoint, &changed), KEEL_ERR_CONFIG);
+    assert_non_null(strstr(keel_error(), "moe_config.expert_num is 4 there and 1 here"));
+
     // A plain model is no checkpoint.
     const float x = 1;
     const keel_safetensors_item item = {"x", "F32", 1, {1}, &x};
     assert_int_equal(
         keel_safetensors_write(path, &(keel_safetensors_content){.items = &item, .item_count = 1, .checksum = true}),
         KEEL_OK);
-    assert_int_equal(read_checkpoint(path, &other, &checkpoint, &changed), KEEL_ERR_FORMAT);
+    assert_int_equal(read_checkpoint(path, &other, &checkpoint, &changed), KEEL_ERR_CONFIG);
     assert_non_null(strstr(keel_error(), "not a checkpoint"));
 }
 
@@ -403,6 +413,26 @@ static void test_the_newest_whole_one_is_taken(void **state) {
     keel_checkpoint_folder_close(&folder);
 }
 
+// Whole files that do not fit this run are neither damaged nor passed over.
+static void test_what_does_not_fit_is_not_set_aside(void **state) {
+    rig *r = *state;
+    keel_checkpoint_folder folder;
+    char notes[4096] = "";
+    open_folder(r, &folder);
+    for (uint64_t step = 100; step <= 200; step += 100) put(r, &folder, step);
+    keel_checkpoint checkpoint = checkpoint_of(r);
+    // As if written before there was this fact, so that only the tensors tell.
+    close_model(r);
+    open_model(r, KEEL_MODEL_GPT2);
+    checkpoint.reshard = r->reshard;
+    keel_facts facts = r->facts;
+    facts.count = 0;
+    assert_int_equal(keel_recover(&folder, &facts, hear, notes, &checkpoint), KEEL_ERR_CONFIG);
+    assert_non_null(strstr(keel_error(), "no tensor model."));
+    expect_entries(r, &folder, "100 200");
+    keel_checkpoint_folder_close(&folder);
+}
+
 static void test_to_look_at_a_step_the_healthy_one_before_it_is_taken(void **state) {
     rig *r = *state;
     keel_checkpoint_folder folder;
@@ -542,6 +572,7 @@ int main(void) {
         TEST(test_what_is_deleted),
         TEST(test_leftovers_and_old_runs),
         TEST(test_the_newest_whole_one_is_taken),
+        TEST(test_what_does_not_fit_is_not_set_aside),
         TEST(test_to_look_at_a_step_the_healthy_one_before_it_is_taken),
         TEST(test_exported_weights_come_back),
         TEST(test_weights_in_several_files),

@@ -175,7 +175,7 @@ static void test_too_little_text(void **state) {
     keel_loader loader;
     assert_int_equal(keel_loader_init(&plan, &loader), KEEL_ERR_CONFIG);
     assert_non_null(strstr(keel_error(), "15 sequences of 3 tokens, but a step takes 16"));
-    assert_non_null(strstr(keel_error(), "batch_size 2 x gradient_accumulation_steps 2 x 4 ranks"));
+    assert_non_null(strstr(keel_error(), "batch_size 2 x 2 micro-batches x 4 data-parallel ranks"));
 }
 
 static void test_sequences_of_shards_overlap_by_one(void **state) {
