@@ -44,6 +44,12 @@ static double bit_flip(const keel_case *c, keel_verdict *v) {
         keel_verdict_line(v, "%.0f of %.0f weights differ between their replicas", t->value, t->expected);
         return t->value <= 0 ? 0 : t->value <= 1 ? 0.9 : t->value <= 0.1 * t->expected ? 0.6 : 0;
     }
+    t = keel_case_find_series(c, "tensor_jump", "weight");
+    if (t) {
+        v->culprit = t;
+        quote(v, t);
+        return 0.95;
+    }
     t = FIND("tensor_jump");
     if (!t || !at_weight(t) || t->first_step > c->first_step || FIND("lr_jump")) return 0;
     keel_verdict_line(v, "a weight jumped to %.4g (expected %.4g) while no update and no gradient had done so before",
@@ -58,9 +64,18 @@ static double replica_out_of_step(const keel_case *c, keel_verdict *v) {
     return t->value >= 0.5 * t->expected ? 0.9 : t->value > 0.1 * t->expected ? 0.6 : 0;
 }
 
+static const char *low(keel_computed dtype) {
+    return dtype == KEEL_COMPUTED_FLOAT32 ? NULL : keel_computed_name(dtype);
+}
+
+// T is of gradients that the run's settings have summed in a short format.
+static bool summed_low(const keel_case *c, const keel_trouble *t) {
+    return low(c->run->settings->grad_reduce) && strstr(t->site, ":grad_reduced");
+}
+
 static double fake_float32(const keel_case *c, keel_verdict *v) {
     const keel_trouble *t = FIND("fake_float32");
-    if (!t || t->severity < KEEL_WARNING) return 0;
+    if (!t || t->severity < KEEL_WARNING || summed_low(c, t)) return 0;
     v->culprit = t;
     quote(v, t);
     return 0.9;
@@ -75,10 +90,6 @@ static double dead_layer(const keel_case *c, keel_verdict *v) {
 }
 
 // ---- precision ----
-
-static const char *low(keel_computed dtype) {
-    return dtype == KEEL_COMPUTED_FLOAT32 ? NULL : keel_computed_name(dtype);
-}
 
 static double softmax_low(const keel_case *c, keel_verdict *v) {
     const char *dtype = low(c->run->settings->softmax);
@@ -96,8 +107,14 @@ static double gradients_low(const keel_case *c, keel_verdict *v) {
     const char *dtype = low(c->run->settings->grad_reduce);
     const keel_trouble *policy = keel_case_find_series(c, "precision_policy", "grad_reduce_dtype");
     const keel_trouble *other = symptom(c);
+    const keel_trouble *fake = FIND("fake_float32");
     if (policy) quote(v, policy);
     if (policy) return 0.9;
+    if (fake && summed_low(c, fake)) {
+        keel_verdict_line(v, "gradients of %" PRIu32 " ranks are summed in %s", c->run->info->world_size, dtype);
+        quote(v, fake);
+        return 0.9;
+    }
     if (!dtype || c->run->info->world_size < 2 || !other) return 0;
     keel_verdict_line(v, "gradients of %" PRIu32 " ranks are summed in %s", c->run->info->world_size, dtype);
     quote(v, other);
@@ -112,10 +129,11 @@ static double fp16_underflow(const keel_case *c, keel_verdict *v) {
 }
 
 static double loss_scale_large(const keel_case *c, keel_verdict *v) {
-    const keel_trouble *t = FIND("fp16_overflow");
+    const keel_trouble *t = keel_case_find_series(c, "fp16_overflow", "loss_scale");
+    if (!t) t = keel_case_find_series(c, "fp16_overflow", "headroom");
     if (!t || t->severity < KEEL_WARNING) return 0;
     quote(v, t);
-    return strcmp(t->series, "loss_scale") == 0 ? 0.95 : 0;
+    return strcmp(t->series, "loss_scale") == 0 ? 0.95 : 0.6;
 }
 
 // ---- the optimizer's settings ----
@@ -151,7 +169,7 @@ static double beta2_large(const keel_case *c, keel_verdict *v) {
         keel_verdict_line(v, "beta2 is %.6g: the second moment is a mean over about %.0f steps", beta2,
                           1 / (1 - beta2));
     // A moment over a few dozen steps is soon where the gradients are: it is behind after any jump of theirs.
-    if (c->run->settings->known && beta2 < 0.99) return 0.3;
+    if (c->run->settings->known && beta2 < 0.99) return beta2 > 0.95 ? 0.3 : 0; // none is advised below 0.95
     // The loss of a step is that of the weights before its update: where it rose no later than RMS_t, the batch is odd.
     const keel_trouble *loss = FIND("loss_spike");
     return loss && loss->first_step <= t->first_step ? 0.45 : 0.8;
@@ -199,6 +217,10 @@ static double clip_high(const keel_case *c, keel_verdict *v) {
     if (!t && in_16_bits) t = FIND("attention_logit_growth");
     const keel_trouble *never = FIND("clip_ineffective");
     quote(v, never);
+    if (never && in_16_bits)
+        keel_verdict_line(v,
+                          "the run computes in %s: rare great gradients that its rounding makes go through as they are",
+                          keel_computed_name(c->run->settings->compute));
     if (never) return 0.8;
     if (!t || !(usual > 0) || threshold < 20 * usual) return 0;
     keel_verdict_line(v, "the clip threshold is %.4g, the usual gradient norm %.4g: %.3g times", threshold, usual,

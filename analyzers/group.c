@@ -291,12 +291,22 @@ static const keel_trouble *first_placed(const slot *s, uint64_t from) {
     return best;
 }
 
-// Who it began with, by the rules in their order.
+// How much an incident's troubles say for RANK: what is more than a note counts for more than all notes.
+static uint32_t votes_for(const slot *s, int32_t rank) {
+    uint32_t votes = 0;
+    for (const keel_trouble *t = s->troubles; t < s->troubles + s->count; t++)
+        if (t->rank == rank) votes += t->severity >= KEEL_WARNING ? TROUBLES : 1;
+    return votes;
+}
+
+// The rank that most of its troubles name; of such, who it began with, by the rules in their order.
 static int32_t first_rank(const slot *s, uint64_t from) {
     const keel_trouble *best = NULL;
     for (const keel_trouble *t = s->troubles; t < s->troubles + s->count; t++) {
         if (t->rank < 0 || t->first_step < from) continue;
-        bool earlier = !best || t->first_step < best->first_step;
+        const uint32_t votes = votes_for(s, t->rank), most = best ? votes_for(s, best->rank) : 0;
+        if (votes < most) continue;
+        const bool earlier = votes > most || t->first_step < best->first_step;
         if (earlier || (t->first_step == best->first_step && t->rule < best->rule)) best = t;
     }
     return best ? best->rank : -1;

@@ -203,8 +203,8 @@ keel_series_joined keel_series_add(keel_series *s, const keel_series_params *p, 
         if (s->outside == 0) s->candidates = 0;
     }
     note_side(s, value - score->expected);
-    double share = p->early_share * (double)s->joined;
-    s->residual.limit = (uint32_t)fmax(KEEL_SERIES_WARMUP, fmin(KEEL_SERIES_WINDOW, share));
+    const double share = p->early_share * (double)s->joined;
+    s->residual.limit = (uint32_t)fmax(p->early_share * KEEL_SERIES_WARMUP, fmin(KEEL_SERIES_WINDOW, share));
     if (s->level.count) keel_window_push(&s->residual, s->residual_store, value - s->level.median);
     keel_window_push(&s->level, s->level_store, value);
     s->joined++;

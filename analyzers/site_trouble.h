@@ -29,6 +29,12 @@ typedef struct keel_site_wait {
 // One record; true if it has been odd for RECORDS.
 bool keel_site_wait_add(keel_site_wait *wait, bool odd, uint32_t early, double records);
 
+// Whether the MEAN of all ranks' logarithms lies about as far from the least as from the greatest, so that it does not
+// tell which of the two is the odd one.
+static inline bool keel_halves(float low, float mean, float high) {
+    return high - mean < 2 * (mean - low) && mean - low < 2 * (high - mean);
+}
+
 // A trouble of one rule. Plain memory.
 typedef struct keel_site_trouble {
     uint32_t active;  // 1: it goes on

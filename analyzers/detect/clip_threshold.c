@@ -2,6 +2,10 @@
 // warning where the run computes in 16 bits, whose rounding makes rare great gradients that clipping is there for. The
 // threshold is the rule's max_norm, else the one in the run's stored settings, else what the clip factor min(1,
 // max_norm / (grad_norm + 1e-6)) tells when it is below 1.
+//
+// clip_ineffective: the threshold is ratio times the median norm, from 500 updates on; before, ratio times the greatest
+// of 64 norms in a row: where norms come alike, the next one is greater than those by a chance of 1 in 65, and than a
+// hundred times those by far less; as a model learns they fall.
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -21,7 +25,7 @@ static const keel_param_info constant_params[CONSTANT_PARAMS] = {
     [P_SHARE] = {"share", 0.95, 0.01, 1, "more than this share of 500 steps clipped"},
 };
 
-enum { UPDATES = 500, WINDOW = 256 };
+enum { UPDATES = 500, WINDOW = 256, EARLY = 64 };
 
 // What both share: where the norm and the threshold come from.
 typedef struct source {
@@ -65,6 +69,7 @@ typedef struct ineffective {
     source source;
     uint32_t active, key;
     uint64_t updates, first_step;
+    double greatest; // of the present EARLY updates
     keel_window window;
     double store[KEEL_WINDOW_STORE(WINDOW)];
 } ineffective;
@@ -83,18 +88,21 @@ static void update_ineffective(void *memory, const keel_detector_input *in, keel
     double norm, max_norm;
     if (!read_norm(&s->source, in->row, in->params[P_INEFFECTIVE_MAX], &norm, &max_norm)) return;
     if (s->updates++ == 0) s->first_step = in->row->step.step;
-    if (!keel_window_push(&s->window, s->store, norm) || s->updates < UPDATES) return;
-    bool is = max_norm >= in->params[P_RATIO] * s->window.median;
+    s->greatest = s->updates % EARLY == 1 ? norm : fmax(s->greatest, norm);
+    const bool renewed = keel_window_push(&s->window, s->store, norm), early = s->updates < UPDATES;
+    if (early ? s->active || s->updates % EARLY : !renewed) return;
+    const double usual = early ? s->greatest : s->window.median;
+    const bool is = max_norm >= in->params[P_RATIO] * usual;
     if (is == (bool)s->active) return;
     s->active = is;
     if (is) s->key++;
     char clause[KEEL_CLAUSE_BYTES];
-    snprintf(clause, sizeof clause, "clipping at %.4g never acts: the median gradient norm is %.4g", max_norm,
-             s->window.median);
+    snprintf(clause, sizeof clause, "clipping at %.4g never acts: the %s is %.4g", max_norm,
+             early ? "greatest gradient norm of 64 updates" : "median gradient norm", usual);
     keel_finding f = note(s->key, is, s->first_step, in->row->step.step);
     f.value = max_norm;
-    f.expected = s->window.median;
-    f.score = max_norm / s->window.median;
+    f.expected = usual;
+    f.score = max_norm / usual;
     f.clause = clause;
     if (in->settings->compute != KEEL_COMPUTED_FLOAT32) f.severity = KEEL_WARNING;
     keel_findings_add(findings, &f);

@@ -1,9 +1,10 @@
 // A float32 tensor that uses only values of bfloat16 or half: its lower bits are lost, and small updates with them.
 //
 // Judged where values accumulate: weights, Adam's states, and reduced gradients where the run's settings say that they
-// are computed and summed in float32. No value of the tensor needs more than the short format, for two records.
-// Constant tensors say nothing (weights of a norm at the start), nor does what is kept in the short format by
-// declaration. Where one value in ten thousand or fewer needs float32, that is a note: "float32, one in a million".
+// are computed and summed in float32, or that ranks sum them in a short format: what the sums have lost shows. No value
+// of the tensor needs more than the short format, for two records. Constant tensors say nothing (weights of a norm at
+// the start), nor does what is kept in the short format by declaration. Where one value in ten thousand or fewer needs
+// float32, that is a note: "float32, one in a million".
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -110,7 +111,10 @@ static void update(void *memory, const keel_detector_input *in, keel_findings *f
                        in->row->f64[KEEL_OP_min]};
     if ((!c.bf16 && !c.fp16) || (in->row->step.flags & (KEEL_STEP_SKIPPED | KEEL_STEP_DROPPED))) return;
     const keel_run_settings *set = in->settings;
-    bool gradients = set->known && set->compute == KEEL_COMPUTED_FLOAT32 && set->grad_reduce == KEEL_COMPUTED_FLOAT32;
+    const bool summed_low = set->grad_reduce != KEEL_COMPUTED_FLOAT32 && in->info->dp > 1;
+    const bool gradients =
+        set->known &&
+        (summed_low || (set->compute == KEEL_COMPUTED_FLOAT32 && set->grad_reduce == KEEL_COMPUTED_FLOAT32));
     keel_odd_sites odd = {.count = 0};
     bool any = false;
     for (int k = 0; k < STATES + (gradients ? 1 : 0); k++) {

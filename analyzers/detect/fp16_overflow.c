@@ -4,7 +4,9 @@
 // two where the run's settings say that it is fixed, or more than 2 of 32 then. A dynamic scale is lowered by each of
 // them (some wait for two), and its search is no trouble. Values that overflow (of activations, the share counted by
 // the half group) in two records: a warning. Headroom log2(65504 / greatest magnitude) of an activation below 1 bit for
-// 20 records: a note.
+// 20 records: a note. Headroom log2(65504 / (loss scale * greatest magnitude)) of a gradient, of activations or not yet
+// reduced, below 1 bit for 20 applied updates: a note with a dynamic scale, which grows until there is none, a warning
+// with a fixed one.
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -18,7 +20,7 @@ enum { P_STUCK, P_FIXED, P_BITS, P_RECORDS, PARAMS };
 static const keel_param_info params[PARAMS] = {
     [P_STUCK] = {"stuck", 3, 2, 100, "updates in a row skipped at one loss scale"},
     [P_FIXED] = {"fixed", 2, 1, 32, "the same with a fixed scale, where more than these of 32 count too"},
-    [P_BITS] = {"bits", 1, 0, 15, "headroom of an activation that is told"},
+    [P_BITS] = {"bits", 1, 0, 15, "headroom of an activation or a scaled gradient that is told"},
     [P_RECORDS] = {"records", 20, 1, 1e6, "for so many records"},
 };
 
@@ -37,7 +39,7 @@ typedef struct state {
     double scale;
     uint64_t first_step, last_step, row_first_step;
     uint64_t skipped;
-    keel_site_trouble trouble;
+    keel_site_trouble trouble, gradients;
 } state;
 
 static void start(void *memory, const keel_run_info *info) {
@@ -137,16 +139,50 @@ static void judge_sites(state *s, const keel_detector_input *in, keel_findings *
     keel_findings_add(findings, &f);
 }
 
+// ---- scaled gradients ----
+
+static void judge_gradients(state *s, const keel_detector_input *in, keel_findings *findings) {
+    static const keel_quantity judged[] = {KEEL_ACTIVATION_GRAD, KEEL_GRAD_UNREDUCED};
+    const double *max = in->row->f64[KEEL_OP_max], *min = in->row->f64[KEEL_OP_min];
+    double scale;
+    if (in->row->step.flags & (KEEL_STEP_SKIPPED | KEEL_STEP_OVERFLOW) || !max || !min) return;
+    if (!keel_row_scalar(in->row, s->loss_scale, &scale) || !(scale > 1)) return;
+    keel_odd_sites odd = {.count = 0};
+    bool any = false;
+    for (size_t k = 0; k < sizeof judged / sizeof *judged; k++)
+        for (uint32_t i = 0; i < in->index->count[judged[k]]; i++) {
+            const uint32_t site = in->index->sites[judged[k]][i];
+            part *p = (part *)in->sites + site;
+            const double scaled = scale * fmax(fabs(max[site]), fabs(min[site]));
+            if (isnan(scaled)) continue;
+            any = true;
+            const bool near = scaled > 0 && log2(HALF_MAX / scaled) < in->params[P_BITS];
+            if (!keel_site_wait_add(&p->near, near, 0, in->params[P_RECORDS])) continue;
+            keel_odd_sites_add(&odd, in->index,
+                               &(keel_odd_site){.site = site,
+                                                .op = "headroom",
+                                                .value = scaled,
+                                                .expected = HALF_MAX,
+                                                .score = scaled / HALF_MAX,
+                                                .plain = "times the loss scale comes near the end of float16"});
+        }
+    const keel_severity severity = in->settings->scaling == KEEL_SCALING_FIXED ? KEEL_WARNING : KEEL_INFO;
+    if (!any || !keel_site_trouble_row(&s->gradients, in, &odd, severity, "")) return;
+    const keel_finding f = keel_site_trouble_finding(&s->gradients);
+    keel_findings_add(findings, &f);
+}
+
 static void update(void *memory, const keel_detector_input *in, keel_findings *findings) {
     state *s = memory;
     judge_scale(s, in, findings);
-    if (in->settings->compute == KEEL_COMPUTED_FLOAT16 && !(in->row->step.flags & KEEL_STEP_DROPPED))
-        judge_sites(s, in, findings);
+    if (in->settings->compute != KEEL_COMPUTED_FLOAT16 || (in->row->step.flags & KEEL_STEP_DROPPED)) return;
+    judge_sites(s, in, findings);
+    judge_gradients(s, in, findings);
 }
 
 const keel_detector keel_detect_fp16_overflow = {
     .rule = "fp16_overflow",
-    .doc = "a loss scale that is too large and stays, activations near the end of float16",
+    .doc = "a loss scale that is too large and stays, values near the end of float16",
     .params = params,
     .param_count = PARAMS,
     .link = KEEL_LINK_EVENT,

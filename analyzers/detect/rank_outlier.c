@@ -2,8 +2,9 @@
 //
 // Judged where each rank has a part of its own, before anything is summed (gradients before the reduction, what goes
 // into collectives, activations): the spread ln(greatest norm of a rank / least) against its own history by a track: z
-// >= 8 and a factor of 1.5 more than usual. Of three ranks or more the odd one is that farther from the mean of all; of
-// two nobody can tell by one tensor, so that the one farther from the site's usual mean is taken. The ranks are put to
+// >= 8 and a factor of 1.5 more than usual. The odd one is that farther from the mean of all; where both are about as
+// far (of two ranks always, of more where half of them have the same bad data), that farther from the site's usual
+// mean. The ranks are put to
 // the vote over sites: a quarter of those of its pipeline stage must name one, and of several that are named so the one
 // that comes first in the data flow is it, since bad data goes on from stage to stage. In two of three records a
 // warning, once a note. So is a local loss that stands out: its excess over the mean against its own history.
@@ -127,8 +128,8 @@ static void judge(const keel_detector_input *in, const row_columns *c, uint32_t 
     j->stage_sites[stage]++;
     const keel_track_score spread = keel_track_look(&p->spread, high - low, FLOOR);
     const keel_track_score usual = keel_track_look(&p->mean, mean, FLOOR);
-    float centre = in->info->world_size > 2 ? mean : usual.ready ? p->mean.centre : mean;
-    bool is_high = fabsf(high - centre) >= fabsf(low - centre);
+    const float centre = usual.ready && keel_halves(low, mean, high) ? p->mean.centre : mean;
+    const bool is_high = fabsf(high - centre) >= fabsf(low - centre);
     uint64_t rank = is_high ? c->rank_high[site] : c->rank_low[site];
     if ((double)(high - low) >= log(ALWAYS_RATIO))
         vote(&j->always_votes, in->info->world_size > 2 ? rank : c->rank_high[site], stage, flow);

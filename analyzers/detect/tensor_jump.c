@@ -8,10 +8,16 @@
 // Whose part has jumped is known where the ranks' norms are kept: of a tensor that one rank alone holds, that rank; of
 // one that lies on several, the one that stands out, if the spread ln(greatest norm of a rank / least) has left its own
 // history by z >= 8 and a factor of 1.5.
+//
+// A weight that its optimizer has not changed so: its norm is above `ratio` times what it was in the step before and
+// the norm of its update together, which by the triangle inequality it can never exceed. It is told apart from the
+// other jumps (series "weight"), since what else jumps then follows from it. Of tensors of which there are copies on
+// other ranks replica_divergence tells.
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
+#include "analyzers/clipped_text.h"
 #include "analyzers/detect/detectors.h"
 #include "analyzers/site_trouble.h"
 #include "analyzers/track.h"
@@ -30,15 +36,19 @@ static const char *const measure_names[MEASURES] = {"norm", "max"};
 
 typedef struct part {
     keel_track tracks[MEASURES];
-    keel_track spread; // over ranks
+    keel_track spread, mean; // over ranks
+    double weight;           // its norm in the record before; 0: not known
 } part;
 
 #define SPREAD_Z     8.0f
 #define SPREAD_RATIO 1.5
 
 typedef struct state {
+    uint64_t step;    // of the record before
+    uint32_t changed; // weights that were told to have changed by themselves
     int32_t lr;
     int32_t rank; // whose part of the first site has jumped; -1: not known
+    uint32_t reserved;
     keel_site_trouble trouble;
 } state;
 
@@ -69,7 +79,7 @@ static double greatest_of(const columns *c, uint32_t site) {
 }
 
 // The rank whose part of SITE stands out in this record; -1: none does, or it is not known.
-static int32_t rank_of(const keel_run_info *info, const columns *c, uint32_t site, keel_track *t) {
+static int32_t rank_of(const keel_run_info *info, const columns *c, uint32_t site, part *p) {
     if (info->world_size < 2 || !c->low || !c->high || !c->mean || !c->rank_low || !c->rank_high) return -1;
     const uint64_t rank_low = c->rank_low[site], rank_high = c->rank_high[site];
     if (rank_low > INT32_MAX || rank_high > INT32_MAX) return -1; // not collected
@@ -77,11 +87,14 @@ static int32_t rank_of(const keel_run_info *info, const columns *c, uint32_t sit
     if (rank_low == rank_high) return copies ? -1 : (int32_t)rank_high;
     const float low = logf((float)c->low[site]), high = logf((float)c->high[site]), mean = (float)c->mean[site];
     if (!isfinite(low) || !isfinite(high) || !isfinite(mean)) return -1;
-    const keel_track_score score = keel_track_look(t, high - low, 0.02f);
+    const keel_track_score score = keel_track_look(&p->spread, high - low, 0.02f);
+    const keel_track_score usual = keel_track_look(&p->mean, mean, 0.02f);
     const bool odd = score.ready && score.z >= SPREAD_Z && (double)score.distance >= log(SPREAD_RATIO);
-    keel_track_add(t, high - low, &score);
+    const float centre = usual.ready && keel_halves(low, mean, high) ? p->mean.centre : mean;
+    keel_track_add(&p->spread, high - low, &score);
+    if (!odd) keel_track_add(&p->mean, mean, &usual);
     if (!odd) return -1;
-    return (int32_t)(high - mean >= mean - low ? rank_high : rank_low);
+    return (int32_t)(fabsf(high - centre) >= fabsf(low - centre) ? rank_high : rank_low);
 }
 
 typedef struct judgement {
@@ -120,14 +133,60 @@ static void judge(const keel_detector_input *in, uint32_t site, int measure, kee
     keel_track_add(t, x, &score);
 }
 
+// ---- weights that change by themselves ----
+
+static void tell_weight(state *s, const keel_detector_input *in, const columns *c, uint32_t site, double limit,
+                        keel_findings *findings) {
+    const uint64_t step = in->row->step.step;
+    const bool parts = in->info->world_size > 1 && c->rank_high && c->rank_high[site] <= INT32_MAX;
+    char clause[KEEL_CLAUSE_BYTES] = "";
+    keel_text_append(clause, sizeof clause,
+                     "%s has norm %.4g at step %" PRIu64 ", before and with its update %.4g at most: no update made it",
+                     in->info->sites[site].name, c->norm[site], step, limit);
+    const keel_finding f = {.series = "weight",
+                            .severity = KEEL_WARNING,
+                            .key = ++s->changed,
+                            .closed = true,
+                            .at_once = true,
+                            .site = site,
+                            .rank = parts ? (int64_t)c->rank_high[site] : -1,
+                            .first_step = step,
+                            .peak_step = step,
+                            .last_step = step,
+                            .value = c->norm[site],
+                            .expected = limit,
+                            .score = c->norm[site] / limit,
+                            .clause = clause};
+    keel_findings_add(findings, &f);
+}
+
+static void judge_weights(state *s, const keel_detector_input *in, const columns *c, keel_findings *findings) {
+    const bool next = in->row->step.step == s->step + 1 && !in->resumed;
+    part *parts = in->sites;
+    s->step = in->row->step.step;
+    for (uint32_t i = 0; c->norm && i < in->index->count[KEEL_UPDATE]; i++) {
+        const uint32_t update = in->index->sites[KEEL_UPDATE][i];
+        const int32_t site = in->index->weight[update];
+        if (site < 0) continue;
+        const double now = c->norm[site], step = c->norm[update];
+        part *p = &parts[site];
+        const double limit = next && p->weight > 0 ? p->weight + step : NAN;
+        p->weight = now > 0 ? now : 0;
+        if (in->info->sites[site].replica_count <= 1 && now > in->params[P_RATIO] * limit)
+            tell_weight(s, in, c, (uint32_t)site, limit, findings);
+    }
+}
+
 static void update(void *memory, const keel_detector_input *in, keel_findings *findings) {
     state *s = memory;
     const keel_row *row = in->row;
-    if (row->step.flags & (KEEL_STEP_SKIPPED | KEEL_STEP_DROPPED)) return;
+    if (row->step.flags & KEEL_STEP_DROPPED) return;
     const columns c = {row->f64[KEEL_OP_norm],      row->f64[KEEL_OP_rms],           row->f64[KEEL_OP_std],
                        row->f64[KEEL_OP_max],       row->f64[KEEL_OP_min],           row->f64[KEEL_OP_norm_low],
                        row->f64[KEEL_OP_norm_high], row->f64[KEEL_OP_log_norm_mean], row->u64[KEEL_OP_rank_low],
                        row->u64[KEEL_OP_rank_high]};
+    judge_weights(s, in, &c, findings);
+    if (row->step.flags & KEEL_STEP_SKIPPED) return;
     part *parts = in->sites;
     double lr = 0;
     bool has_lr = keel_row_scalar(row, s->lr, &lr) && lr > 0;
@@ -139,7 +198,7 @@ static void update(void *memory, const keel_detector_input *in, keel_findings *f
             uint32_t site = in->index->sites[q][i];
             if (in->info->sites[site].numel == 1) continue; // a number of its own, no mean of many: other rules know it
             double norm = norm_of(&c, site), greatest = greatest_of(&c, site);
-            const int32_t rank = rank_of(in->info, &c, site, &parts[site].spread);
+            const int32_t rank = rank_of(in->info, &c, site, &parts[site]);
             if (norm > 0) judge(in, site, NORM, &parts[site].tracks[NORM], norm, unit, rank, &j);
             if (greatest > 0) judge(in, site, GREATEST, &parts[site].tracks[GREATEST], greatest, unit, rank, &j);
         }
