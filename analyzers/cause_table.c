@@ -250,6 +250,7 @@ static double vanishing(const keel_case *c, keel_verdict *v) {
 static double bad_initialisation(const keel_case *c, keel_verdict *v) {
     const keel_trouble *t = FIND("initialisation");
     if (!t) return 0;
+    v->culprit = t;
     quote(v, t);
     double loss = c->run->facts->first_loss, vocabulary = c->run->settings->vocab_size;
     if (isfinite(loss) && vocabulary > 1)

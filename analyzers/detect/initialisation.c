@@ -4,8 +4,10 @@
 // first logits are far from equal. The gain of a layer's matrix, rms times the root of its inputs (Glorot and Bengio
 // 2010: about 1 keeps the size of what goes through; with a standard deviation of 0.02 between 0.05 and 2): the median
 // matrix above 2.5 or below 0.005, or one four times as large or as small as the median of the same matrix in other
-// layers. At an embedding or a head rms alone: a hundred times that of the median matrix. Read from the norms of the
-// weights.
+// layers. Of one or two layers, which say nothing of one another, one sixteen times as large or as small as the median
+// matrix: roots of inputs differ by two, and what is scaled down with depth by two again. Where the run's settings say
+// what standard deviation the matrices begin with, one four times as large. At an embedding or a head rms alone: a
+// hundred times that of the median matrix. Read from the norms of the weights.
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -83,18 +85,32 @@ static void tell(const keel_detector_input *in, uint32_t site, double value, dou
             .site = site, .op = "rms", .value = value, .expected = expected, .score = fabs(log(value / expected))});
 }
 
+// Whether what the weight began with, at least RMS less that of its first update, is far above the setting.
+static bool exceeds_setting(const keel_detector_input *in, uint32_t weight, double rms) {
+    const double range = in->settings->initializer_range;
+    for (uint32_t i = 0; range > 0 && i < in->index->count[KEEL_UPDATE]; i++) {
+        const uint32_t update = in->index->sites[KEEL_UPDATE][i];
+        if (in->index->weight[update] == (int32_t)weight)
+            return rms - rms_of(in, update) >= in->params[P_PEERS] * range; // NaN of an update of zeros: false
+    }
+    return false;
+}
+
 static void judge_peers(const keel_detector_input *in, const matrices *m, keel_odd_sites *odd) {
     enum { LEAST_PEERS = 3 };
-    double peers[MOST], limit = log(in->params[P_PEERS]);
+    const double limit = log(in->params[P_PEERS]);
+    double peers[MOST];
+    memcpy(peers, m->gain, m->count * sizeof *peers);
+    const double of_all = median(peers, m->count);
     for (uint32_t i = 0; i < m->count; i++) {
         const char *name = peer_name(in->info->sites[m->site[i]].name);
         uint32_t n = 0;
         for (uint32_t k = 0; k < m->count; k++)
             if (strcmp(peer_name(in->info->sites[m->site[k]].name), name) == 0) peers[n++] = m->gain[k];
-        double usual = median(peers, n);
-        if (n < LEAST_PEERS || fabs(log(m->gain[i] / usual)) < limit) continue;
-        double rms = rms_of(in, m->site[i]);
-        tell(in, m->site[i], rms, rms * usual / m->gain[i], odd);
+        const bool alone = n < LEAST_PEERS;
+        const double usual = alone ? of_all : median(peers, n), rms = rms_of(in, m->site[i]);
+        if (exceeds_setting(in, m->site[i], rms) || fabs(log(m->gain[i] / usual)) >= (alone ? 2 : 1) * limit)
+            tell(in, m->site[i], rms, rms * usual / m->gain[i], odd);
     }
 }
 

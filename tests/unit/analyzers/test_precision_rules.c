@@ -60,6 +60,28 @@ static void constant_tensors_and_gradients_of_a_short_run_are_no_fakes(void **un
     tensor_end(r);
 }
 
+// The settings say that ranks sum them in a short format; the tensors that it is so, and the cause is the same.
+static void gradients_summed_in_a_short_format_are_told_by_their_values(void **unused) {
+    (void)unused;
+    static const char summed[] = "model_config: {vocab_size: 256}\nparallel_config: {grad_reduce_dtype: bfloat16}\n";
+    for (uint32_t ranks = 1; ranks <= 2; ranks++) {
+        tensor_run *r = tensor_open(ranks, summed);
+        tensor_begin(r);
+        for (int i = 0; i < 4; i++) {
+            tensor_next(r);
+            for (uint32_t s = 0; s < r->info.site_count; s++)
+                if (r->sites[s].quantity == KEEL_GRAD_REDUCED) r->u64[KEEL_OP_not_bf16][s] = 0;
+            tensor_judge(r);
+        }
+        const keel_incident *k = tensor_incident(r, "fake_float32", KEEL_WARNING);
+        assert_int_equal(k != NULL, ranks == 2);
+        if (k) assert_string_equal(k->site, "layers.0.mlp.down.weight:grad_reduced");
+        if (k) assert_string_equal(k->cause, "gradients reduced in low precision");
+        if (k) assert_true(tensor_evidence_has(r, k, "summed in bfloat16"));
+        tensor_end(r);
+    }
+}
+
 // ---- precision_policy ----
 
 static void settings_that_are_too_weak_are_told_once(void **unused) {
@@ -216,11 +238,38 @@ static void activations_beyond_half_are_told(void **unused) {
     tensor_end(r);
 }
 
+// 2^15 times a gradient of 1.5 is 49,152: less than one bit below 65,504. Dynamic scales go there by themselves.
+static void scaled_gradients_near_the_end_of_half_are_told(void **unused) {
+    (void)unused;
+    static const char dynamic[] = "model_config: {vocab_size: 256, compute_dtype: float16}\n"
+                                  "runner_wrapper: {scale_sense: {type: DynamicLossScaleUpdateCell}}\n";
+    for (int way = 0; way < 3; way++) {
+        tensor_run *r = tensor_open(1, way == 1 ? dynamic : half);
+        r->names[T_EXTRA] = "loss_scale";
+        tensor_begin(r);
+        const int site = tensor_find(r, "layers.1.mlp.down", KEEL_ACTIVATION_GRAD);
+        for (int i = 0; i < 20; i++) {
+            tensor_next(r);
+            r->scalars[T_EXTRA] = 0x1p15;
+            r->set[T_EXTRA] = true;
+            r->f64[KEEL_OP_max][site] = way == 2 ? 0.9 : 1.5;
+            tensor_judge(r);
+        }
+        const keel_incident *k = tensor_incident(r, "fp16_overflow", KEEL_INFO);
+        assert_int_equal(k != NULL, way < 2);
+        if (k) assert_int_equal(k->severity, way == 0 ? KEEL_WARNING : KEEL_INFO);
+        if (k) assert_string_equal(k->site, "layers.1.mlp.down:activation_grad");
+        if (k) assert_string_equal(k->cause, way == 0 ? "loss scale too large" : "unknown");
+        tensor_end(r);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(float32_made_of_bfloat16_is_told),
         cmocka_unit_test(one_value_in_a_million_changes_it),
         cmocka_unit_test(constant_tensors_and_gradients_of_a_short_run_are_no_fakes),
+        cmocka_unit_test(gradients_summed_in_a_short_format_are_told_by_their_values),
         cmocka_unit_test(settings_that_are_too_weak_are_told_once),
         cmocka_unit_test(usual_mixed_precision_is_no_trouble),
         cmocka_unit_test(gradients_that_are_flushed_are_told_in_half_only),
@@ -229,6 +278,7 @@ int main(void) {
         cmocka_unit_test(a_scale_that_is_too_large_and_stays_is_critical),
         cmocka_unit_test(a_search_for_the_scale_is_no_trouble),
         cmocka_unit_test(activations_beyond_half_are_told),
+        cmocka_unit_test(scaled_gradients_near_the_end_of_half_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -57,6 +57,30 @@ static void a_rank_that_was_odd_from_the_start_is_found(void **unused) {
     tensor_end(r);
 }
 
+// The batch of two of four ranks is bad, as of all tensor ranks with the same data: the mean lies in the middle.
+static void of_two_odd_ranks_of_four_one_is_named(void **unused) {
+    (void)unused;
+    for (int way = 0; way < 4; way++) {
+        const bool last = way % 2;
+        const double factor = way / 2 ? 0.2 : 4;
+        tensor_run *r = tensor_open(4, plain);
+        tensor_begin(r);
+        tensor_quiet(r, 100);
+        for (int n = 0; n < 3; n++) {
+            tensor_next(r);
+            make_rank_odd(r, last, factor);
+            for (uint32_t s = 0; s < r->info.site_count; s++)
+                r->f64[KEEL_OP_log_norm_mean][s] =
+                    (log(r->f64[KEEL_OP_norm_low][s]) + log(r->f64[KEEL_OP_norm_high][s])) / 2;
+            tensor_judge(r);
+        }
+        const keel_incident *k = tensor_incident(r, "rank_outlier", KEEL_WARNING);
+        assert_non_null(k);
+        assert_int_equal(k->rank, last ? 3 : 0);
+        tensor_end(r);
+    }
+}
+
 static void one_odd_site_is_no_odd_rank(void **unused) {
     (void)unused;
     tensor_run *r = tensor_open(4, plain);
@@ -479,6 +503,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_odd_rank_is_named),
         cmocka_unit_test(a_rank_that_was_odd_from_the_start_is_found),
+        cmocka_unit_test(of_two_odd_ranks_of_four_one_is_named),
         cmocka_unit_test(one_odd_site_is_no_odd_rank),
         cmocka_unit_test(a_local_loss_that_stands_out_names_its_rank),
         cmocka_unit_test(a_bit_flip_in_one_weight_of_one_rank_is_told_at_once),

@@ -596,6 +596,36 @@ static void clipping_that_never_or_always_acts_is_a_note(void **unused) {
     }
 }
 
+// A threshold a hundred times the greatest of 64 norms needs no 500 of them; in 16 bits it is a warning.
+static void a_clip_threshold_far_above_all_norms_is_told_early(void **unused) {
+    (void)unused;
+    scene *s = begin();
+    s->run.info.config_yaml = "model_config: {compute_dtype: bfloat16}\nrunner_wrapper: {max_grad_norm: 1000}\n";
+    assert_int_equal(keel_analysis_start(s->analysis, &s->run.info), KEEL_OK);
+    quiet(s, 63, 3, 0.4);
+    assert_int_equal(count_at_least(s->analysis, KEEL_INFO), 0);
+    quiet(s, 1, 3, 0.4);
+    const keel_incident *k = only(s, KEEL_WARNING);
+    assert_string_equal(k->rule, "clip_ineffective");
+    assert_string_equal(k->cause, "clip threshold above the gradient norm");
+    quiet(s, 600, 3, 0.4);
+    assert_ptr_equal(only(s, KEEL_WARNING), k);
+    assert_true(k->open);
+    end(s);
+}
+
+// The steep beginning of a run is no measure of the noise after it.
+static void a_spike_soon_after_a_steep_beginning_is_told(void **unused) {
+    (void)unused;
+    scene *s = begin();
+    for (int i = 0; i < 68; i++) quiet(s, 1, 2.5 + 3 * exp(-i / 12.0), 0.4);
+    assert_int_equal(count_at_least(s->analysis, KEEL_WARNING), 0);
+    next(s, 6.5, 0.4);
+    judge(s->analysis, &s->run);
+    assert_string_equal(only(s, KEEL_WARNING)->rule, "loss_spike");
+    end(s);
+}
+
 static void absent_and_zero_norms_are_not_judged(void **unused) {
     (void)unused;
     scene *s = begin();
@@ -639,6 +669,8 @@ int main(void) {
         cmocka_unit_test(repeated_lines_count_once_for_the_rules),
         cmocka_unit_test(a_plateau_is_a_note),
         cmocka_unit_test(clipping_that_never_or_always_acts_is_a_note),
+        cmocka_unit_test(a_clip_threshold_far_above_all_norms_is_told_early),
+        cmocka_unit_test(a_spike_soon_after_a_steep_beginning_is_told),
         cmocka_unit_test(absent_and_zero_norms_are_not_judged),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -39,6 +39,34 @@ static void a_weight_that_jumps_and_stays_is_a_warning(void **unused) {
     tensor_end(r);
 }
 
+// A norm that neither the weight before nor its update explains, in a step whose update was applied or skipped. With
+// one that an update explains, or copies on other ranks, it is not told so.
+static void a_weight_that_no_update_has_changed_so_is_told_as_its_own(void **unused) {
+    (void)unused;
+    enum { APPLIED, SKIPPED, EXPLAINED, COPIES, WAYS };
+    for (int way = 0; way < WAYS; way++) {
+        tensor_run *r = tensor_open(2, plain);
+        const int site = tensor_find(r, "layers.2.mlp.down.weight", KEEL_WEIGHT);
+        const int update = tensor_find(r, "layers.2.mlp.down.weight", KEEL_UPDATE);
+        r->sites[site].replica_count = way == COPIES ? 2 : 1;
+        tensor_begin(r);
+        tensor_quiet(r, 20);
+        tensor_next(r);
+        tensor_set_norm(r, site, 1e9);
+        tensor_set_ranks(r, site, 20, 20, 1e9);
+        if (way == EXPLAINED) tensor_set_norm(r, update, 1e9);
+        if (way == SKIPPED) r->row.step.flags = KEEL_STEP_SKIPPED;
+        tensor_judge(r);
+        const keel_incident *k = tensor_incident(r, "tensor_jump", KEEL_WARNING);
+        assert_int_equal(k != NULL, way == APPLIED || way == SKIPPED);
+        if (k) assert_string_equal(k->series, "weight");
+        if (k) assert_string_equal(k->site, "layers.2.mlp.down.weight:weight");
+        if (k) assert_string_equal(k->cause, "bit flip in a weight");
+        if (k) assert_int_equal(k->rank, 1);
+        tensor_end(r);
+    }
+}
+
 static int32_t rank_of_a_jump(uint32_t ranks, uint32_t copies, double low, double high) {
     tensor_run *r = tensor_open(ranks, plain);
     int site = tensor_find(r, "layers.2.mlp.down.weight", KEEL_WEIGHT);
@@ -450,10 +478,44 @@ static void bad_initial_values_are_told_at_the_first_step(void **unused) {
     }
 }
 
+// Two layers say nothing of one another: all matrices do, and the setting.
+static void bad_initial_values_of_a_shallow_model_are_told(void **unused) {
+    (void)unused;
+    static const struct {
+        const char *yaml;
+        double factor;
+        bool bad;
+    } cases[] = {{plain, 30, true},
+                 {plain, 1 / 30.0, true},
+                 {plain, 6, false},
+                 {"model_config: {vocab_size: 256, initializer_range: 0.02}\n", 6, true},
+                 {"model_config: {vocab_size: 256, initializer_range: 0.02}\n", 3, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tensor_run *r = tensor_open(1, cases[i].yaml);
+        static const char *const others[] = {"attention.qkv.weight", "attention.out.weight", "mlp.up.weight"};
+        r->info.site_count = 12; // of the first two layers
+        for (int k = 0; k < 6; k++) {
+            char name[64];
+            snprintf(name, sizeof name, "layers.%d.%s", k % 2, others[k / 2]);
+            tensor_site(r, name, KEEL_WEIGHT, k % 2, 20);
+        }
+        tensor_begin(r);
+        tensor_next(r);
+        r->scalars[T_LOSS] = 5.6;
+        tensor_set_norm(r, tensor_find(r, "layers.1.mlp.down.weight", KEEL_WEIGHT), 20 * cases[i].factor);
+        tensor_judge(r);
+        const keel_incident *k = tensor_incident(r, "initialisation", KEEL_WARNING);
+        assert_int_equal(k != NULL, cases[i].bad);
+        if (k) assert_string_equal(k->site, "layers.1.mlp.down.weight:weight");
+        tensor_end(r);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(healthy_tensors_are_quiet),
         cmocka_unit_test(a_weight_that_jumps_and_stays_is_a_warning),
+        cmocka_unit_test(a_weight_that_no_update_has_changed_so_is_told_as_its_own),
         cmocka_unit_test(the_rank_whose_part_jumps_is_named),
         cmocka_unit_test(one_outlier_at_one_site_is_a_note),
         cmocka_unit_test(many_sites_at_once_are_a_warning_at_the_first),
@@ -474,6 +536,7 @@ int main(void) {
         cmocka_unit_test(a_router_that_settles_on_a_few_experts_is_told),
         cmocka_unit_test(dropped_tokens_are_told),
         cmocka_unit_test(bad_initial_values_are_told_at_the_first_step),
+        cmocka_unit_test(bad_initial_values_of_a_shallow_model_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
