@@ -90,9 +90,17 @@ static keel_trouble *find_trouble(keel_group *g, uint32_t rule, const keel_findi
     return NULL;
 }
 
+// A trouble that is more than a note has gone on for longer than REACH.
+static bool is_old(const slot *s, uint64_t record, uint32_t reach) {
+    for (uint32_t i = 0; i < s->count; i++)
+        if (s->troubles[i].severity >= KEEL_WARNING && record - s->troubles[i].first_record > reach) return true;
+    return false;
+}
+
 // A second trouble of one series is the same one only while the first hardly ended: spikes here and there are apart.
 static bool may_join(const slot *s, uint32_t rule, const keel_finding *f, uint64_t record) {
     if (s->incident == NO_INCIDENT || keel_rule_table[rule]->link == KEEL_LINK_ALONE) return false;
+    if (keel_rule_table[rule]->from_outside && is_old(s, record, keel_rule_table[rule]->reach)) return false;
     bool near = false;
     for (uint32_t i = 0; i < s->count; i++) {
         const keel_trouble *t = &s->troubles[i];
@@ -103,11 +111,14 @@ static bool may_join(const slot *s, uint32_t rule, const keel_finding *f, uint64
     return near;
 }
 
-// The slot that a new trouble joins: of several, the one that was touched last; NULL: none.
+// The slot that a new trouble joins: of several, the one that was touched last, and of these the newest; NULL: none.
 static slot *find_company(keel_group *g, uint32_t rule, const keel_finding *f, uint64_t record) {
     slot *best = NULL;
-    for (slot *s = g->slots; s < g->slots + SLOTS; s++)
-        if (may_join(s, rule, f, record) && (!best || s->last_record > best->last_record)) best = s;
+    for (slot *s = g->slots; s < g->slots + SLOTS; s++) {
+        if (!may_join(s, rule, f, record)) continue;
+        const bool later = !best || s->last_record > best->last_record;
+        if (later || (s->last_record == best->last_record && s->incident > best->incident)) best = s;
+    }
     return best;
 }
 

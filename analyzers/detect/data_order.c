@@ -140,6 +140,7 @@ const keel_detector keel_detect_data_order = {
     .params = params,
     .param_count = PARAMS,
     .link = KEEL_LINK_CONTEXT,
+    .from_outside = true,
     .reach = 8,
     .state_bytes = sizeof(state),
     .start = start,

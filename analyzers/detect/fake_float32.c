@@ -137,6 +137,7 @@ const keel_detector keel_detect_fake_float32 = {
     .params = params,
     .param_count = PARAMS,
     .link = KEEL_LINK_EVENT,
+    .from_outside = true,
     .reach = 8,
     .ops = 1u << KEEL_OP_not_bf16 | 1u << KEEL_OP_not_fp16 | 1u << KEEL_OP_max | 1u << KEEL_OP_min,
     .state_bytes = sizeof(state),

@@ -85,6 +85,7 @@ const keel_detector keel_detect_lr_jump = {
     .params = params,
     .param_count = PARAMS,
     .link = KEEL_LINK_CONTEXT,
+    .from_outside = true,
     .reach = 64,
     .state_bytes = sizeof(state),
     .start = start,

@@ -269,6 +269,7 @@ const keel_detector keel_detect_rank_outlier = {
     .params = params,
     .param_count = PARAMS,
     .link = KEEL_LINK_EVENT,
+    .from_outside = true,
     .reach = 8,
     .ops = UINT64_C(1) << KEEL_OP_norm_low | UINT64_C(1) << KEEL_OP_norm_high | UINT64_C(1) << KEEL_OP_rank_low |
            UINT64_C(1) << KEEL_OP_rank_high | UINT64_C(1) << KEEL_OP_log_norm_mean,

@@ -193,6 +193,7 @@ const keel_detector keel_detect_replica_divergence = {
     .rule = "replica_divergence",
     .doc = "copies of one tensor whose bits differ",
     .link = KEEL_LINK_EVENT,
+    .from_outside = true,
     .reach = 8,
     .ops = UINT64_C(1) << KEEL_OP_replica_residual | UINT64_C(1) << KEEL_OP_replica_rank |
            UINT64_C(1) << KEEL_OP_replica_peer | UINT64_C(1) << KEEL_OP_norm_low | UINT64_C(1) << KEEL_OP_norm_high |

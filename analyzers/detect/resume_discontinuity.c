@@ -178,6 +178,7 @@ const keel_detector keel_detect_resume_discontinuity = {
     .params = params,
     .param_count = PARAMS,
     .link = KEEL_LINK_CONTEXT,
+    .from_outside = true,
     .reach = 8,
     .state_bytes = sizeof(state),
     .init = init,

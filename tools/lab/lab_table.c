@@ -155,8 +155,8 @@ void keel_lab_print_document(const keel_lab_report *report, const char *command,
           "incident names the tensor or layer and the rank that were disturbed. *cause*: runs in which the first cause "
           "that is named is the\n"
           "right one (`unknown` names none).\n\n"
-          "What `precision_policy` finds it reads in the run's settings, not in its tensors: the same setting is told "
-          "where it does no harm.\n\n"
+          "What `precision_policy` reads in a run's settings does not count as found: it tells the same setting where "
+          "it does no harm.\n\n"
           "| fault | | found | by | latency | site | rank | cause |\n|---|---|---|---|---|---|---|---|\n",
           out);
     for (size_t i = 0; i < report->fault_count; i++) {

@@ -38,15 +38,16 @@ static void plan_gradients(keel_buckets *buckets) {
 }
 
 // A parameter's gradient comes from the gradient of its module's output: the place of that, found by the longest name
-// of a site that begins the parameter's. 0 where there is none.
+// of a site that begins the parameter's. Positions are part of what the embedding gives. 0 where there is none.
 static uint32_t place_of(keel_probe *probe, const keel_param *param) {
+    const char *name = strcmp(param->name, "position.weight") == 0 ? "embedding.weight" : param->name;
     size_t longest = 0;
     uint32_t order = 0;
     for (uint32_t id = 0; id < keel_probe_site_count(probe); id++) {
         const keel_site_info *site = keel_probe_site_info(probe, id);
         const size_t length = strlen(site->name);
-        if (site->quantity != KEEL_ACTIVATION_GRAD || length <= longest || param->name[length] != '.' ||
-            strncmp(site->name, param->name, length) != 0)
+        if (site->quantity != KEEL_ACTIVATION_GRAD || length <= longest || name[length] != '.' ||
+            strncmp(site->name, name, length) != 0)
             continue;
         longest = length;
         order = site->order;

@@ -151,6 +151,26 @@ static void a_bit_flip_in_one_weight_of_one_rank_is_told_at_once(void **unused) 
     }
 }
 
+// A loss that is high for long brings no bits to differ: that is an incident of its own, with its own beginning.
+static void replicas_that_part_in_a_long_trouble_are_another_one(void **unused) {
+    (void)unused;
+    tensor_run *r = tensor_open(4, plain);
+    const int odd = tensor_find(r, "layers.2.mlp.down.weight", KEEL_WEIGHT);
+    tensor_begin(r);
+    for (int i = 1; i <= 132; i++) {
+        tensor_next(r);
+        if (i > 100) r->scalars[T_LOSS] = 5;
+        set_residuals(r, false, i >= 130 ? odd : -1);
+        tensor_judge(r);
+    }
+    assert_int_equal(tensor_incident(r, "loss_spike", KEEL_WARNING)->first_step, 101);
+    const keel_incident *k = tensor_incident(r, "replica_divergence", KEEL_WARNING);
+    assert_non_null(k);
+    assert_int_equal(k->first_step, 130);
+    assert_string_equal(k->cause, "bit flip in a weight");
+    tensor_end(r);
+}
+
 // Of two copies: the first one's sum and the sum of its update tell, however small the flip is. Of a few values such
 // sums may be exact, of powers of two here.
 static void of_two_copies_the_sum_of_the_update_tells_the_odd_one(void **unused) {
@@ -507,6 +527,7 @@ int main(void) {
         cmocka_unit_test(one_odd_site_is_no_odd_rank),
         cmocka_unit_test(a_local_loss_that_stands_out_names_its_rank),
         cmocka_unit_test(a_bit_flip_in_one_weight_of_one_rank_is_told_at_once),
+        cmocka_unit_test(replicas_that_part_in_a_long_trouble_are_another_one),
         cmocka_unit_test(of_two_copies_the_sum_of_the_update_tells_the_odd_one),
         cmocka_unit_test(of_two_copies_the_one_that_stood_still_is_out_of_step),
         cmocka_unit_test(of_a_part_of_a_tensor_the_checksums_tell_the_odd_one),
