@@ -227,7 +227,7 @@ static keel_status check_model(const keel_yaml_node *node, keel_model_config *mo
 // What there are experts for, only where there are some.
 static keel_status check_moe(const keel_yaml_node *root, keel_train_config *config) {
     const keel_yaml_node *node = keel_yaml_get(root, "moe_config");
-    const keel_moe_config *moe = &config->model.moe;
+    keel_moe_config *moe = &config->model.moe;
     const int64_t shared = config->parallel.expert_parallel;
     const keel_yaml_node *parallel = keel_yaml_get(keel_yaml_get(root, "parallel_config"), "expert_parallel");
     if (keel_yaml_kind_of(node) != KEEL_YAML_NULL && !keel_yaml_get(node, "expert_num"))
@@ -244,6 +244,7 @@ static keel_status check_moe(const keel_yaml_node *root, keel_train_config *conf
     if (moe->num_experts_chosen > moe->expert_num)
         return keel_yaml_fail(keel_yaml_get(node, "num_experts_chosen"), "%lld is more than expert_num, %lld",
                               (long long)moe->num_experts_chosen, (long long)moe->expert_num);
+    if (!keel_yaml_get(node, "norm_topk_prob")) moe->norm_topk_prob = moe->num_experts_chosen > 1;
     if (moe->enable_gmm_safe_tokens && !moe->use_gmm)
         return keel_yaml_fail(keel_yaml_get(node, "enable_gmm_safe_tokens"),
                               "only the grouped product has any: use_gmm");
@@ -410,18 +411,15 @@ static keel_status read_document(keel_yaml *doc, keel_train_config **config) {
         .wrapper = {.use_clip_grad = true,
                     .max_grad_norm = 1,
                     .scale_sense = {.loss_scale_value = 65536, .scale_factor = 2, .scale_window = 1000}},
-        .model = {.max_position_embeddings = UNSET,
-                  .n_kv_heads = UNSET,
-                  .intermediate_size = UNSET,
-                  .layer_norm_epsilon = 1e-5,
-                  .rms_norm_eps = 1e-6,
-                  .theta = 10000,
-                  .initializer_range = 0.02,
-                  .moe = {.num_experts_chosen = 1,
-                          .aux_loss_factor = 0.05,
-                          .norm_topk_prob = true,
-                          .use_gmm = true,
-                          .use_fused_ops_permute = true}},
+        .model =
+            {.max_position_embeddings = UNSET,
+             .n_kv_heads = UNSET,
+             .intermediate_size = UNSET,
+             .layer_norm_epsilon = 1e-5,
+             .rms_norm_eps = 1e-6,
+             .theta = 10000,
+             .initializer_range = 0.02,
+             .moe = {.num_experts_chosen = 1, .aux_loss_factor = 0.05, .use_gmm = true, .use_fused_ops_permute = true}},
         .optimizer = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1},
         .lr = {.type = KEEL_LR_COSINE, .total_steps = UNSET},
         .parallel = {.model_parallel = 1,

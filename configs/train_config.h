@@ -52,8 +52,8 @@ typedef struct keel_moe_config { // moe_config: a mixture of experts in place of
                                  // sequence, and drops the rest; <= 0, as unless set: it takes all
     double aux_loss_factor;      // weight of the loss that balances the experts' loads; 0.05
     double z_loss_factor;        // weight of mean(logsumexp(router logits)^2); 0
-    bool norm_topk_prob;         // the weights of a token's experts are divided by their sum; true
-    bool use_gmm;                // grouped product over all experts, else one expert after another; true
+    bool norm_topk_prob; // the weights of a token's experts are divided by their sum; true if several are chosen
+    bool use_gmm;        // grouped product over all experts, else one expert after another; true
     bool enable_gmm_safe_tokens; // an expert without a token gets a row of zeros
     bool use_fused_ops_permute;  // one pass from tokens to experts and one back, else two; true
     bool callback_moe_droprate;  // drop rates in the log, as does callback.MoEDropRateCallback

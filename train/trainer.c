@@ -376,6 +376,15 @@ static void note_idle_settings(const keel_trainer *trainer) {
                           "parallel_config.micro_batch_num %lld has no effect with one pipeline stage: a step is "
                           "runner_config.gradient_accumulation_steps %lld micro-batches",
                           micro, accumulation);
+    const keel_moe_config *moe = &trainer->config->model.moe;
+    if (moe->expert_num > 1 && moe->num_experts_chosen == 1 && moe->norm_topk_prob)
+        keel_trainer_note(trainer, "moe_config.norm_topk_prob with one expert chosen makes each weight 1: the router "
+                                   "learns from its balance and z losses alone");
+    if (moe->expert_num == 1 && (moe->capacity_factor > 0 || moe->enable_gmm_safe_tokens))
+        keel_trainer_note(trainer, "moe_config has no effect with expert_num 1");
+    const keel_lr_config *lr = &trainer->config->lr;
+    if (lr->type == KEEL_LR_CONSTANT && lr->lr_end > 0)
+        keel_trainer_note(trainer, "lr_schedule.lr_end %g has no effect on a constant learning rate", lr->lr_end);
 }
 
 static keel_status open_trainer(const keel_train_config *config, const keel_sequences *sequences, MPI_Comm comm,

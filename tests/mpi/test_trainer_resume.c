@@ -81,7 +81,30 @@ static void test_damaged_checkpoints(void) {
     rig_remove_folder(folder);
 }
 
-// Stopped from one rank alone: all end at the same step, with a checkpoint.
+static void test_idle_settings_are_told(void) {
+    static rig_record record;
+    char *folder = rig_folder();
+    keel_train_config config = rig_config(folder, 1);
+    CHECK(rig_train(&config, &language, false, &record) == KEEL_OK);
+    CHECK(!strstr(record.notes, "no effect") && !strstr(record.notes, "norm_topk_prob"));
+    memset(&record, 0, sizeof record);
+    config.lr = (keel_lr_config){.type = KEEL_LR_CONSTANT, .learning_rate = 1e-3, .lr_end = 1e-4, .total_steps = 30};
+    config.parallel.micro_batch_num = 3;
+    config.model.moe = (keel_moe_config){.expert_num = 1, .num_experts_chosen = 1, .capacity_factor = 1.5};
+    CHECK(rig_train(&config, &language, false, &record) == KEEL_OK);
+    if (check_rank == 0) {
+        CHECK(strstr(record.notes, "lr_schedule.lr_end 0.0001 has no effect on a constant learning rate"));
+        CHECK(strstr(record.notes, "parallel_config.micro_batch_num 3 has no effect with one pipeline stage"));
+        CHECK(strstr(record.notes, "moe_config has no effect with expert_num 1"));
+    }
+    memset(&record, 0, sizeof record);
+    config.model.model_type = KEEL_MODEL_LLAMA;
+    config.model.moe = (keel_moe_config){.expert_num = 4, .num_experts_chosen = 1, .norm_topk_prob = true};
+    CHECK(rig_train(&config, &language, false, &record) == KEEL_OK);
+    if (check_rank == 0) CHECK(strstr(record.notes, "norm_topk_prob with one expert chosen makes each weight 1"));
+    rig_remove_folder(folder);
+}
+
 static void test_nothing_left_to_train(void) {
     static rig_record record;
     char *folder = rig_folder();
@@ -100,6 +123,7 @@ static void test_nothing_left_to_train(void) {
     rig_remove_folder(folder);
 }
 
+// Stopped from one rank alone: all end at the same step, with a checkpoint.
 static void test_stop(void) {
     static rig_record whole, cut;
     char *folder = rig_folder();
@@ -131,6 +155,8 @@ int main(void) {
     check_say("resume");
     if (check_size <= 2) test_resume(2);
     check_say("resume with accumulation");
+    test_idle_settings_are_told();
+    check_say("settings without effect");
     test_damaged_checkpoints();
     check_say("damaged checkpoints");
     test_nothing_left_to_train();

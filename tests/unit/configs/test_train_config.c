@@ -458,8 +458,13 @@ static void test_experts(void **state) {
     assert_int_equal(moe->expert_num, 8);
     assert_int_equal(moe->num_experts_chosen, 1);
     assert_true(moe->capacity_factor <= 0 && moe->aux_loss_factor == 0.05 && moe->z_loss_factor == 0);
-    assert_true(moe->norm_topk_prob && moe->use_gmm && moe->use_fused_ops_permute && moe->callback_moe_droprate);
+    assert_true(!moe->norm_topk_prob && moe->use_gmm && moe->use_fused_ops_permute && moe->callback_moe_droprate);
     assert_false(moe->enable_gmm_safe_tokens);
+    keel_train_config_free(c);
+
+    assert_int_equal(parse(runner, llama, lr, dataset, "moe_config: {expert_num: 8, num_experts_chosen: 2}\n", &c),
+                     KEEL_OK);
+    assert_true(c->model.moe.norm_topk_prob);
     keel_train_config_free(c);
 
     assert_experts_refused(llama, "moe_config: {num_experts_chosen: 2}\n",
