@@ -100,6 +100,8 @@ keel_status keel_checkpoint_write(const char *path, const keel_checkpoint *check
         const keel_status written = keel_reshard_write(reshard, k, status ? NULL : writer);
         if (!status) status = written;
     }
+    const keel_status sound = keel_reshard_check(reshard);
+    if (!status) status = sound;
     if (!status && writer) status = keel_safetensors_put(writer, checkpoint->monitor, checkpoint->monitor_bytes);
     if (!status && writer) return keel_safetensors_end(writer);
     keel_safetensors_abort(writer);

@@ -37,8 +37,8 @@ typedef struct keel_checkpoint {
     keel_reshard_source *sources;
 } keel_checkpoint;
 
-// By rank 0, whole or not at all. KEEL_ERR_IO on a full disk. Unless the reshard is alone it is collective: PATH NULL
-// takes part without writing, and needs nothing else of CHECKPOINT.
+// By rank 0, whole or not at all. KEEL_ERR_IO on a full disk, or where states that lie in a file were lost. Unless the
+// reshard is alone it is collective: PATH NULL takes part without writing, and needs nothing else of CHECKPOINT.
 keel_status keel_checkpoint_write(const char *path, const keel_checkpoint *checkpoint, const keel_facts *facts);
 
 // Reads and checks all of PATH, on rank 0; sets progress and monitor, which is then the caller's. KEEL_ERR_CONFIG,

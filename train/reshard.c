@@ -298,6 +298,11 @@ keel_status keel_reshard_scatter(keel_reshard *reshard, size_t buffer, size_t be
     return status;
 }
 
+keel_status keel_reshard_check(keel_reshard *reshard) {
+    const keel_status status = keel_optimizer_check(reshard->plan.optimizer);
+    return keel_reshard_alone(reshard) ? status : keel_agree(&reshard->plan.zero->mesh->world, status);
+}
+
 keel_status keel_reshard_level(keel_reshard *reshard, size_t buffer) {
     keel_status status = KEEL_OK;
     const float *data;

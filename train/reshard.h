@@ -56,6 +56,9 @@ keel_status keel_reshard_scatter(keel_reshard *reshard, size_t buffer, size_t be
 // Every copy of an element of BUFFER becomes what the first one is. Collective.
 keel_status keel_reshard_level(keel_reshard *reshard, size_t buffer);
 
+// KEEL_ERR_IO where some rank's states are lost (keel_optimizer_check). Collective unless alone.
+keel_status keel_reshard_check(keel_reshard *reshard);
+
 // What this rank owns is searched for NaN and Inf: a number that is the lower the earlier the tensor that holds one, or
 // infinity. keel_reshard_least makes it the least of all ranks: collective unless alone.
 double keel_reshard_nonfinite(keel_reshard *reshard);

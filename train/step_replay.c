@@ -73,12 +73,12 @@ static keel_status compute(const replayer *r, uint64_t step, uint64_t position, 
     keel_pipeline_loss loss;
     keel_taps_arm(trainer->taps, step);
     keel_model_take_weights(trainer->model);
-    keel_status status = keel_pipeline_run(trainer->pipeline, next_batch, &batches, 1 / tokens, &loss);
-    if (!status) status = keel_buckets_finish(trainer->buckets);
-    if (status) return status;
+    const keel_status status = keel_pipeline_run(trainer->pipeline, next_batch, &batches, 1 / tokens, &loss);
+    if (status) keel_buckets_give_up(trainer->buckets);
+    const keel_status reduced = keel_buckets_finish(trainer->buckets);
     if (trainer->mesh.model_parallel.rank == 0) value[0] = loss.sum / tokens; // all of them have it
     value[1] = keel_optimizer_local_square(trainer->optimizer, keel_buckets_gradient(trainer->buckets));
-    return KEEL_OK;
+    return status ? status : reduced;
 }
 
 static double *place(const replayer *r, uint32_t row, uint32_t shard) {
@@ -101,17 +101,21 @@ static bool neighbour(const replayer *r, uint32_t i, uint64_t *position, uint64_
     return true;
 }
 
+// A rank that fails goes through all of it, since others may wait for it in any.
 static keel_status compute_all(const replayer *r, keel_replay_reading *reading) {
     const uint32_t rank = (uint32_t)r->trainer->mesh.data_parallel.rank;
     keel_status status = KEEL_OK;
     memset(r->sums, 0, (size_t)VALUES * r->shards * FIELDS * sizeof *r->sums);
-    for (uint32_t pass = 0; !status && pass < reading->passes; pass++) {
+    for (uint32_t pass = 0; pass < reading->passes; pass++) {
         const uint32_t shard = pass < 2 ? rank : (rank + r->shards - 1) % r->shards;
-        status = compute(r, r->step, r->position, shard, place(r, pass, shard));
+        const keel_status computed = compute(r, r->step, r->position, shard, place(r, pass, shard));
+        if (!status) status = computed;
     }
-    for (uint64_t position, step; !status && reading->neighbours < KEEL_REPLAY_NEIGHBOURS; reading->neighbours++) {
+    for (uint64_t position, step; reading->neighbours < KEEL_REPLAY_NEIGHBOURS; reading->neighbours++) {
         if (!neighbour(r, reading->neighbours, &position, &step)) break;
-        status = compute(r, step, position, rank, place(r, KEEL_REPLAY_PASSES + reading->neighbours, rank));
+        const keel_status computed =
+            compute(r, step, position, rank, place(r, KEEL_REPLAY_PASSES + reading->neighbours, rank));
+        if (!status) status = computed;
     }
     return status;
 }
@@ -124,13 +128,16 @@ static keel_status read_batches(replayer *r, keel_replay_reading *reading) {
                                      .pp = trainer->mesh.pp,
                                      .passes = r->shards > 1 ? KEEL_REPLAY_PASSES : 2};
     reading->values = calloc((size_t)VALUES * r->shards, sizeof *reading->values);
-    keel_status status = reading->values ? KEEL_OK : keel_fail(KEEL_ERR_MEMORY, "no memory for a replay");
+    const keel_comm *world = &trainer->mesh.world;
+    keel_status status =
+        keel_agree(world, reading->values ? KEEL_OK : keel_fail(KEEL_ERR_MEMORY, "no memory for a replay"));
+    if (status) return status;
     keel_buckets_set_local(trainer->buckets, true);
-    if (!status) status = compute_all(r, reading);
+    status = compute_all(r, reading);
     keel_buckets_set_local(trainer->buckets, false);
-    status = keel_agree(&trainer->mesh.world, status);
+    status = keel_agree(world, status);
     if (!status) status = keel_all_reduce(r->gather, r->sums);
-    if (status || !reading->values) return status;
+    if (status) return status;
     for (size_t i = 0; i < (size_t)VALUES * r->shards; i++)
         reading->values[i] =
             (keel_replay_value){.loss = r->sums[i * FIELDS], .grad_norm = sqrt(r->sums[i * FIELDS + 1])};
@@ -187,6 +194,7 @@ keel_status keel_replay_run(keel_trainer *trainer, keel_replay_enough *enough, k
                                                               .comm = &trainer->mesh.world,
                                                               .op = MPI_SUM},
                                       &r.gather);
+    status = keel_agree(&trainer->mesh.world, status);
     if (!status) status = read_batches(&r, &made.at_checkpoint);
     if (!status && !enough(&made.at_checkpoint)) status = make_steps(&r, &made);
     free(r.sums);

@@ -94,6 +94,16 @@ static keel_status update_weights(keel_trainer *trainer, uint64_t step, outcome 
                                               .leave = keel_faults_skip_update(&trainer->faults, step)});
 }
 
+// States in files are lost by one rank alone, whether it was an update or a look at them that lost them.
+static keel_status agree_on_update(keel_trainer *trainer, keel_status status) {
+    if (!trainer->config->optimizer.offload.folder) return status;
+    if (!status) status = keel_optimizer_check(trainer->optimizer);
+    keel_wait_begin(trainer->probe);
+    status = keel_agree(&trainer->mesh.world, status);
+    keel_wait_end(trainer->probe);
+    return status;
+}
+
 static void set_scalar(const keel_trainer *trainer, keel_trainer_scalar scalar, double value) {
     keel_scalar_set(trainer->probe, trainer->scalars[scalar], value);
 }
@@ -181,6 +191,7 @@ static keel_status run_step(keel_trainer *trainer, outcome *out) {
     out->offload = -keel_optimizer_waited(trainer->optimizer);
     status = update_weights(trainer, step, out);
     out->offload += keel_optimizer_waited(trainer->optimizer);
+    status = agree_on_update(trainer, status);
     if (status) return status;
     out->waited += keel_collectives_waited(trainer->collectives);
     end_step(trainer, &end, out, began);

@@ -154,15 +154,16 @@ static keel_status add_scalars(keel_trainer *trainer) {
 // What some rank has found, all know.
 static keel_status share_found(keel_trainer *trainer, const char *name, double *found, size_t count) {
     keel_collective *collective;
-    const keel_status status = keel_collectives_add(trainer->collectives,
-                                                    &(keel_collective_plan){.name = name,
-                                                                            .kind = KEEL_ALL_REDUCE,
-                                                                            .when = KEEL_AT_START,
-                                                                            .dtype = KEEL_F64,
-                                                                            .count = count,
-                                                                            .comm = &trainer->mesh.world,
-                                                                            .op = MPI_MAX},
-                                                    &collective);
+    keel_status status = keel_collectives_add(trainer->collectives,
+                                              &(keel_collective_plan){.name = name,
+                                                                      .kind = KEEL_ALL_REDUCE,
+                                                                      .when = KEEL_AT_START,
+                                                                      .dtype = KEEL_F64,
+                                                                      .count = count,
+                                                                      .comm = &trainer->mesh.world,
+                                                                      .op = MPI_MAX},
+                                              &collective);
+    status = keel_agree(&trainer->mesh.world, status);
     return status ? status : keel_all_reduce(collective, found);
 }
 
@@ -333,6 +334,7 @@ static keel_status share_progress(keel_trainer *trainer) {
                                                                       .count = PROGRESS_FIELDS,
                                                                       .comm = &trainer->mesh.world},
                                               &collective);
+    status = keel_agree(&trainer->mesh.world, status);
     if (!status) status = keel_broadcast(collective, numbers);
     memcpy(&trainer->progress, numbers, sizeof numbers);
     trainer->resumed_step = trainer->saved_step = trainer->progress.step;

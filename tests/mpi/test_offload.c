@@ -1,10 +1,12 @@
 // Optimizer states that lie in a file: the same bits, and no more of them in memory than the limit says.
+#include <errno.h>
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 
 #include "tests/mpi/trainer_rig.h"
 #include "train/optim/offload.h"
@@ -55,6 +57,20 @@ static void begin_sampling(const rig *r, sampler *s) {
 static void end_sampling(sampler *s) {
     atomic_store(&s->stop, true);
     CHECK(pthread_join(s->thread, NULL) == 0);
+}
+
+// ---- a disk that fails ----
+
+static atomic_int writes_left = -1; // before this rank's disk fails; -1: it does not
+
+// In place of the C library's.
+int sync_file_range(int file, off_t at, off_t size, unsigned flags) {
+    if (atomic_load(&writes_left) == 0) {
+        errno = EIO;
+        return -1;
+    }
+    if (atomic_load(&writes_left) > 0) atomic_fetch_sub(&writes_left, 1);
+    return (int)syscall(SYS_sync_file_range, file, at, size, flags);
 }
 
 // ---- the tests ----
@@ -131,6 +147,65 @@ static void test_same_bits(bool shared) {
     rig_remove_folder(folder);
 }
 
+static void check_lost(const char *where) {
+    char wanted[600];
+    snprintf(wanted, sizeof wanted, "optimizer.offload.folder: %s: states could not be written: Input/output error",
+             where);
+    CHECK(strcmp(keel_error(), wanted) == 0);
+}
+
+// What one rank's disk loses, after WRITES of its writes, ends the run on all ranks alike.
+static void test_failing_disk(bool shared, int writes, const char *what) {
+    static rig_record record;
+    static char name[] = "layers.1.mlp.down.weight", quantity[] = "grad_unreduced";
+    keel_fault_config fault = {
+        .kind = KEEL_FAULT_NAN, .site = name, .quantity = quantity, .step = 1, .steps = 1, .rank = -1};
+    char *folder = rig_folder(), where[512];
+    memset(&record, 0, sizeof record);
+    snprintf(where, sizeof where, "%s", folder);
+    keel_train_config config = big_config(folder, shared);
+    config.optimizer.offload = (keel_offload_config){.folder = where, .memory_limit = 90000};
+    config.faults = &fault; // the first step is skipped
+    config.fault_count = 1;
+    const bool here = check_rank == check_size - 1;
+    atomic_store(&writes_left, here ? writes : -1);
+    CHECK(rig_train(&config, &language, false, &record) == KEEL_ERR_IO);
+    CHECK(!here || atomic_load(&writes_left) == 0);
+    atomic_store(&writes_left, -1);
+    check_lost(where);
+    rig_remove_folder(folder);
+    check_say(what);
+}
+
+// Where states are lost while a checkpoint is made, there is none.
+static void test_failing_checkpoint(bool shared) {
+    static rig_record record;
+    char *folder = rig_folder(), where[512], path[600];
+    memset(&record, 0, sizeof record);
+    snprintf(where, sizeof where, "%s", folder);
+    keel_train_config config = big_config(folder, shared);
+    config.optimizer.offload = (keel_offload_config){.folder = where, .memory_limit = 90000};
+    const bool all_write = shared || check_size == 1, here = check_rank == check_size - 1;
+    double loss, norm;
+    rig r;
+    CHECK(rig_open(&config, &language, false, &record, &r) == KEEL_OK);
+    CHECK(keel_trainer_step(r.trainer, &loss, &norm) == KEEL_OK);
+    atomic_store(&writes_left, here ? 0 : -1);
+    keel_trainer_save(r.trainer, false);
+    snprintf(path, sizeof path, "%s/checkpoints/step-0000000001.safetensors", where);
+    if (check_rank == 0) {
+        CHECK((access(path, F_OK) == 0) == !all_write);
+        CHECK((strstr(record.notes, "checkpoint at step 1 failed, training goes on: optimizer.offload") != NULL) ==
+              all_write);
+    }
+    CHECK(keel_trainer_step(r.trainer, &loss, &norm) == KEEL_ERR_IO);
+    check_lost(where);
+    atomic_store(&writes_left, -1);
+    rig_close(&r);
+    rig_remove_folder(folder);
+    check_say("a disk that fails under a checkpoint");
+}
+
 static void expect_refused(keel_offload_config config, keel_status status, const char *text) {
     keel_offload *offload;
     CHECK(keel_offload_open(&config, 1 << 20, &offload) == status);
@@ -176,6 +251,11 @@ int main(void) {
     check_say("the same bits");
     if (check_size > 1) test_same_bits(true);
     check_say("the same bits with optimizer parallel");
+    for (int shared = 0; shared < (check_size > 1 ? 2 : 1); shared++) {
+        test_failing_disk(shared, 0, "a disk that fails in a skipped step");
+        test_failing_disk(shared, 100, "a disk that fails later");
+        test_failing_checkpoint(shared);
+    }
     MPI_Finalize();
     return 0;
 }

@@ -1,6 +1,7 @@
 // Trainings through pipeline stages: golden trajectories, one rank that computes the same on its own, what a rank that
 // fails leaves to the others, and layers that are computed again.
 #include "tests/mpi/golden_rig.h"
+#include "train/step_replay.h"
 
 enum { STEPS = 20 };
 
@@ -131,30 +132,67 @@ static void test_recompute(bool gpt2) {
 
 // ---- a rank that fails ----
 
-// The third micro-batch of step 2 cannot be read on the ranks that STAGE has.
-static int failing_stage;
+static uint64_t lost; // sequence, on the rank of one stage; a step takes four
 static bool fails_here;
 
 static keel_status read_or_fail(void *context, uint64_t index, uint32_t *tokens) {
-    if (fails_here && index == 6) return keel_fail(KEEL_ERR_IO, "sequence 6 of stage %d is lost", failing_stage);
+    if (fails_here && index == lost)
+        return keel_fail(KEEL_ERR_IO, "sequence %d of stage %d is lost", (int)lost, check_rank);
     return rig_read_language(context, index, tokens);
+}
+
+static const keel_sequences lossy = {.count = 1000, .identity = "lossy", .read = read_or_fail};
+
+static void check_lost(int stage) {
+    char wanted[64];
+    snprintf(wanted, sizeof wanted, "sequence %d of stage %d is lost", (int)lost, stage);
+    CHECK(strcmp(keel_error(), wanted) == 0);
+    check_say(wanted);
 }
 
 static void test_failure(int stage) {
     static rig_record record;
-    const keel_sequences sequences = {.count = 1000, .identity = "lossy", .read = read_or_fail};
-    char *folder = rig_folder(), wanted[64];
+    char *folder = rig_folder();
     keel_train_config config = pipeline_config(folder, check_size, 4, 5, true);
     config.dataset.shuffle = false;
-    failing_stage = stage;
+    lost = 6;
     fails_here = check_rank == stage;
     memset(&record, 0, sizeof record);
-    CHECK(rig_train(&config, &sequences, false, &record) == KEEL_ERR_IO);
-    snprintf(wanted, sizeof wanted, "sequence 6 of stage %d is lost", stage);
-    CHECK(strcmp(keel_error(), wanted) == 0);
+    CHECK(rig_train(&config, &lossy, false, &record) == KEEL_ERR_IO);
+    check_lost(stage);
     CHECK(check_rank != 0 || record.count == 1);
     rig_remove_folder(folder);
-    check_say(wanted);
+}
+
+static bool is_enough(const keel_replay_reading *reading) {
+    (void)reading;
+    return false;
+}
+
+// A step that is taken again: what is lost is of its own batch, of one beside it, of the steps that lead there.
+static void test_failing_replay(int stage) {
+    static rig_record record;
+    char *folder = rig_folder();
+    keel_train_config config = pipeline_config(folder, check_size, 4, 5, true);
+    config.dataset.shuffle = false;
+    config.runner.steps = 12;
+    config.checkpoint.save_interval = 8;
+    fails_here = false;
+    CHECK(rig_train(&config, &lossy, false, &record) == KEEL_OK);
+    const uint64_t places[] = {42, 6, 34};
+    lost = places[stage % 3];
+    fails_here = check_rank == stage;
+    keel_probe *probe;
+    keel_trainer *trainer;
+    keel_replay replay;
+    CHECK(keel_probe_open((uint32_t)check_rank, &probe) == KEEL_OK);
+    CHECK(keel_replay_open(&config, &lossy, MPI_COMM_WORLD, probe, 11, NULL, &trainer) == KEEL_OK);
+    CHECK(keel_probe_start(probe) == KEEL_OK);
+    CHECK(keel_replay_run(trainer, is_enough, &replay) == KEEL_ERR_IO);
+    check_lost(stage);
+    keel_trainer_close(trainer);
+    keel_probe_close(probe);
+    rig_remove_folder(folder);
 }
 
 // Of the loss, by way of the last stage; of a gradient, on another: every stage skips the update.
@@ -220,6 +258,7 @@ int main(void) {
     test_recompute(true);
     test_recompute(false);
     for (int stage = 0; stage < check_size; stage++) test_failure(stage);
+    for (int stage = 0; stage < check_size; stage++) test_failing_replay(stage);
     test_structure();
     test_nan("layers.0.mlp.down", "activation");
     test_nan("layers.4.attention.qkv.weight", "grad_unreduced");

@@ -222,6 +222,10 @@ static keel_status wait_gathers(keel_optimizer *o) {
 
 // ---- the step ----
 
+static keel_status first_of(keel_status status, keel_status later) {
+    return status ? status : later;
+}
+
 static void clip_groups(keel_optimizer *o, const keel_update *update) {
     for (size_t g = 0; g < o->groups.count; g++) {
         double own = o->groups.list[g].max_grad_norm;
@@ -252,13 +256,14 @@ keel_status keel_optimizer_step(keel_optimizer *optimizer, const float *grad, co
         keel_optimizer_skip(o);
     }
     if (offloaded) keel_offload_begin(o->offload);
-    for (size_t p = 0; !status && p < o->pass_count; p++) {
-        if (!update->leave) status = run_pass(o, grad, update, &o->passes[p]);
-        if (!status && o->passes[p].completes) status = start_gather(o, o->passes[p].bucket);
+    // A rank whose states are lost updates no more, and meets the others wherever they wait for it.
+    for (size_t p = 0; p < o->pass_count; p++) {
+        if (!status && !update->leave) status = run_pass(o, grad, update, &o->passes[p]);
+        if (o->passes[p].completes) status = first_of(status, start_gather(o, o->passes[p].bucket));
     }
     if (offloaded) keel_offload_end(o->offload);
-    if (!status && (o->rms || !update->leave)) status = observe_rms(o);
-    if (!status) status = wait_gathers(o);
+    if (o->rms || !update->leave) status = first_of(status, observe_rms(o));
+    status = first_of(status, wait_gathers(o));
     disarm(o);
     return status;
 }

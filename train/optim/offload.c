@@ -261,6 +261,16 @@ double keel_offload_waited(const keel_offload *offload) {
     return offload->waited;
 }
 
+keel_status keel_offload_check(keel_offload *offload) {
+    keel_offload *o = offload;
+    pthread_mutex_lock(&o->lock);
+    const int error = o->error;
+    pthread_mutex_unlock(&o->lock);
+    if (!error) return KEEL_OK;
+    return keel_fail(KEEL_ERR_IO, "optimizer.offload.folder: %s: states could not be written: %s", o->folder,
+                     strerror(error));
+}
+
 // ---- an update ----
 
 // Until the thread has nothing left to do for the last update.
@@ -284,12 +294,9 @@ keel_status keel_offload_take(keel_offload *offload, size_t window) {
     const double since = keel_seconds();
     pthread_mutex_lock(&o->lock);
     while (o->ready <= window) pthread_cond_wait(&o->changed, &o->lock);
-    const int error = o->error;
     pthread_mutex_unlock(&o->lock);
     o->waited += keel_seconds() - since;
-    if (!error) return KEEL_OK;
-    return keel_fail(KEEL_ERR_IO, "optimizer.offload.folder: %s: states could not be written: %s", o->folder,
-                     strerror(error));
+    return keel_offload_check(o);
 }
 
 void keel_offload_give(keel_offload *offload, size_t window) {
@@ -309,6 +316,8 @@ void keel_offload_rest(keel_offload *offload) {
     pthread_mutex_lock(&o->lock);
     wait_idle(o);
     pthread_mutex_unlock(&o->lock);
-    const int error = put_out(o, o->fixed, o->bytes);
-    if (error) o->error = error; // the thread has nothing to do
+    const int error = put_out(o, o->fixed, o->bytes); // the thread has nothing to do
+    pthread_mutex_lock(&o->lock);
+    if (error) o->error = error;
+    pthread_mutex_unlock(&o->lock);
 }

@@ -26,11 +26,12 @@ size_t keel_offload_windows(const keel_offload *offload);
 size_t keel_offload_window_of(const keel_offload *offload, size_t element);
 
 void keel_offload_begin(keel_offload *offload);
-// Waits for the window. Elements of the following one may be touched too, up to a page. KEEL_ERR_IO if the file could
-// not be written.
+// Waits for the window. Elements of the following one may be touched too, up to a page. As keel_offload_check.
 keel_status keel_offload_take(keel_offload *offload, size_t window);
 void keel_offload_give(keel_offload *offload, size_t window);
 void keel_offload_end(keel_offload *offload); // also of an update that fails
+// KEEL_ERR_IO from the first write that failed on: what the states were is lost.
+keel_status keel_offload_check(keel_offload *offload);
 
 // For who touches states outside an update, after every keel_offload_portion of each: what is in the file leaves
 // memory.

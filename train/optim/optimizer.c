@@ -300,6 +300,10 @@ void keel_optimizer_rest(keel_optimizer *optimizer) {
     if (optimizer->offload) keel_offload_rest(optimizer->offload);
 }
 
+keel_status keel_optimizer_check(keel_optimizer *optimizer) {
+    return optimizer->offload ? keel_offload_check(optimizer->offload) : KEEL_OK;
+}
+
 keel_tap *keel_optimizer_grad_tap(keel_optimizer *optimizer, size_t param) {
     return optimizer->taps[param].grad;
 }

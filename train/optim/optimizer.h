@@ -52,7 +52,8 @@ typedef struct keel_update {
 } keel_update;
 
 // One AdamW update (Loshchilov and Hutter 2019; decoupled decay: p -= lr * decay * p) of what this rank owns, in place;
-// the weights of other owners are gathered. GRAD is left as it is. Collective where the optimizer is shared out.
+// the weights of other owners are gathered. GRAD is left as it is. Collective where the optimizer is shared out. A rank
+// whose states are lost (keel_optimizer_check) takes part in all of that and fails alone.
 keel_status keel_optimizer_step(keel_optimizer *optimizer, const float *grad, const keel_update *update);
 // A step skipped by all ranks: nothing changes; weight, exp_avg, exp_avg_sq are observed as they are, update as zeros;
 // there is no adam_direction to observe.
@@ -68,6 +69,8 @@ const keel_optimizer_state *keel_optimizer_states(keel_optimizer *optimizer, siz
 // what lies in a file leaves memory again. The same number on all ranks.
 size_t keel_optimizer_portion(const keel_optimizer *optimizer);
 void keel_optimizer_rest(keel_optimizer *optimizer);
+// KEEL_ERR_IO where states in a file could not be written and are lost, in an update or by keel_optimizer_rest.
+keel_status keel_optimizer_check(keel_optimizer *optimizer);
 size_t keel_optimizer_bytes(const keel_optimizer *optimizer);  // in memory, at most
 size_t keel_optimizer_disk(const keel_optimizer *optimizer);   // in a file, read and written at each update; 0: none
 double keel_optimizer_waited(const keel_optimizer *optimizer); // seconds that all updates have waited for that
