@@ -45,6 +45,10 @@ void keel_analysis_close(keel_analysis *analysis) {
     free(analysis);
 }
 
+keel_status keel_analysis_configure(keel_analysis *analysis, const keel_monitor_config *config) {
+    return keel_rules_configure(analysis->rules, config);
+}
+
 keel_status keel_analysis_start(keel_analysis *analysis, const keel_run_info *info) {
     analysis->info = info;
     return keel_rules_start(analysis->rules, info);

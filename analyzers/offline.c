@@ -21,9 +21,9 @@ struct keel_offline {
     keel_store_reader *reader; // NULL for other sources
     keel_analysis *analysis;
     keel_trace *trace;
-    const keel_monitor_config *config;
-    keel_monitor_config *owned_config;
+    const keel_monitor_config *config; // NULL: each segment's own
     const keel_run_info *info;
+    bool told;                             // that a segment's settings are of no use
     const keel_offline_listener *listener; // NULL: nobody
     keel_host_event *events;               // of the hosts, in the order of time
     size_t event_count, event_at;          // the next to be judged
@@ -47,7 +47,6 @@ static void close_offline(keel_offline *o) {
     free(o->events);
     keel_analysis_close(o->analysis);
     free(o->trace);
-    keel_monitor_config_free(o->owned_config);
     keel_store_close(o->reader);
     free(o);
 }
@@ -63,10 +62,29 @@ static keel_status out_of_memory(void) {
     return keel_fail(KEEL_ERR_MEMORY, "no memory for the analysis");
 }
 
+// The rules go on by the settings under which the segment of INFO was judged live, where its store has them.
+static keel_status take_settings(keel_offline *o, const keel_run_info *info) {
+    keel_yaml *doc = NULL;
+    keel_monitor_config *config = NULL;
+    const char *text = info->config_yaml ? info->config_yaml : "";
+    keel_status status = keel_yaml_parse("config_yaml", text, strlen(text), &doc);
+    if (!status) status = keel_monitor_config_section(keel_yaml_get(keel_yaml_root(doc), "monitor"), &config);
+    if (!status) status = keel_analysis_configure(o->analysis, config);
+    if (status && !o->told)
+        keel_log(KEEL_LOG_WARNING, "the run's own monitor settings are not understood (%s): the defaults judge it",
+                 keel_error());
+    o->told |= status != KEEL_OK;
+    if (status) status = keel_analysis_configure(o->analysis, NULL);
+    keel_monitor_config_free(config);
+    keel_yaml_free(doc);
+    return status;
+}
+
 static keel_status start_segment(keel_offline *o, const keel_run_info *info) {
     o->info = info;
     keel_trace_start(o->trace, info);
-    return keel_analysis_start(o->analysis, info);
+    keel_status status = o->config ? KEEL_OK : take_settings(o, info);
+    return status ? status : keel_analysis_start(o->analysis, info);
 }
 
 // A fresh analysis, from the first row.
@@ -180,30 +198,6 @@ static keel_status read_events(keel_offline *o) {
     return status;
 }
 
-// ---- settings ----
-
-// The settings under which the run was judged live, where its store has them.
-static keel_status stored_config(keel_offline *o, const keel_run_info *info) {
-    keel_yaml *doc;
-    if (!info->config_yaml || !info->config_yaml[0]) return KEEL_OK;
-    if (keel_yaml_parse("config_yaml", info->config_yaml, strlen(info->config_yaml), &doc)) {
-        keel_log(KEEL_LOG_WARNING, "the run's own monitor settings cannot be read (%s): the defaults judge it",
-                 keel_error());
-        return KEEL_OK;
-    }
-    const keel_yaml_node *monitor = keel_yaml_get(keel_yaml_root(doc), "monitor");
-    keel_status status = KEEL_OK;
-    if (monitor) status = keel_monitor_config_section(monitor, &o->owned_config);
-    if (status)
-        keel_log(KEEL_LOG_WARNING, "the run's own monitor settings are not understood (%s): the defaults judge it",
-                 keel_error());
-    else if (o->owned_config)
-        o->owned_config->doc = doc;
-    if (status || !o->owned_config) keel_yaml_free(doc);
-    o->config = o->owned_config;
-    return KEEL_OK;
-}
-
 // An empty result that owns what the reading of SOURCE needs; closed as a whole, also where that fails. NULL: no
 // memory.
 static keel_result *open_result(const char *source, const keel_monitor_config *config) {
@@ -271,7 +265,6 @@ keel_status keel_offline_follow(const char *path, const keel_monitor_config *con
     keel_offline *o = result->keeper;
     o->listener = listener;
     keel_status status = keel_store_open(path, &o->reader);
-    if (!status && !config) status = stored_config(o, keel_store_info(o->reader, 0));
     if (!status) status = read_events(o);
     for (bool again = true; !status && again;) {
         again = false;

@@ -36,7 +36,8 @@ typedef struct keel_result {
     struct keel_offline *keeper; // owned: what the pointers above point into
 } keel_result;
 
-// CONFIG NULL: the run's own stored monitor settings where it has them, else the defaults.
+// CONFIG NULL: the run's own stored monitor settings, each segment's for its rows, where it has them; else the
+// defaults.
 //
 // Where a later segment takes the run up again at an earlier step, the rules go on from the state before that step, as
 // a resumed run does from its checkpoint; what they found in the part that was rolled back stays, marked as discarded.

@@ -14,6 +14,8 @@ typedef struct keel_analysis keel_analysis;
 // all defaults. Not kept.
 keel_status keel_analysis_open(const keel_monitor_config *config, keel_analysis **analysis);
 void keel_analysis_close(keel_analysis *analysis);
+// The same over an analysis that goes on: what it has seen stays. It is as before on failure.
+keel_status keel_analysis_configure(keel_analysis *analysis, const keel_monitor_config *config);
 // Tables of the run, or of its next segment. INFO is kept until the next start.
 keel_status keel_analysis_start(keel_analysis *analysis, const keel_run_info *info);
 // Judges a row; incidents that are new or changed are then listed (valid until the next call). A row that says the same

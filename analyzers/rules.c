@@ -43,9 +43,13 @@ const keel_detector *const keel_rule_table[] = {
 enum { RULES = sizeof keel_rule_table / sizeof *keel_rule_table, MAX_PARAMS = 16 };
 const uint32_t keel_rule_count = RULES;
 
-struct keel_rules {
+typedef struct rule_settings {
     bool enabled[RULES];
     double params[RULES][MAX_PARAMS];
+} rule_settings;
+
+struct keel_rules {
+    rule_settings set;
     unsigned char *head[RULES];
     unsigned char *parts[RULES]; // [site_count] of site_bytes
     const keel_run_info *info;   // borrowed; NULL before start
@@ -67,7 +71,7 @@ void keel_findings_add(keel_findings *findings, const keel_finding *finding) {
 
 // ---- parameters ----
 
-static keel_status set_param(keel_rules *rules, const keel_rule_param *p) {
+static keel_status set_param(rule_settings *set, const keel_rule_param *p) {
     const char *names[RULES > MAX_PARAMS ? RULES : MAX_PARAMS + 1];
     uint32_t r = 0;
     for (; r < RULES && strcmp(keel_rule_table[r]->rule, p->rule) != 0; r++) names[r] = keel_rule_table[r]->rule;
@@ -77,7 +81,7 @@ static keel_status set_param(keel_rules *rules, const keel_rule_param *p) {
     const keel_detector *d = keel_rule_table[r];
     if (strcmp(p->key, "enabled") == 0) {
         if (p->value != 0 && p->value != 1) return keel_yaml_fail(p->node, "expected true or false");
-        rules->enabled[r] = p->value != 0;
+        set->enabled[r] = p->value != 0;
         return KEEL_OK;
     }
     uint32_t k = 0;
@@ -89,7 +93,22 @@ static keel_status set_param(keel_rules *rules, const keel_rule_param *p) {
     }
     if (!(p->value >= d->params[k].min && p->value <= d->params[k].max))
         return keel_yaml_fail(p->node, "%g is not between %g and %g", p->value, d->params[k].min, d->params[k].max);
-    rules->params[r][k] = p->value;
+    set->params[r][k] = p->value;
+    return KEEL_OK;
+}
+
+keel_status keel_rules_configure(keel_rules *rules, const keel_monitor_config *config) {
+    rule_settings set;
+    for (uint32_t r = 0; r < RULES; r++) {
+        const keel_detector *d = keel_rule_table[r];
+        set.enabled[r] = true;
+        for (uint32_t k = 0; k < d->param_count; k++) set.params[r][k] = d->params[k].value;
+    }
+    for (size_t i = 0; config && i < config->param_count; i++) {
+        const keel_status status = set_param(&set, &config->params[i]);
+        if (status) return status;
+    }
+    rules->set = set;
     return KEEL_OK;
 }
 
@@ -104,8 +123,6 @@ keel_status keel_rules_open(const keel_monitor_config *config, keel_rules **out)
     keel_status status = KEEL_OK;
     for (uint32_t r = 0; r < RULES; r++) {
         const keel_detector *d = keel_rule_table[r];
-        rules->enabled[r] = true;
-        for (uint32_t k = 0; k < d->param_count; k++) rules->params[r][k] = d->params[k].value;
         rules->head[r] = calloc(1, d->state_bytes);
         if (!rules->head[r]) {
             status = keel_fail(KEEL_ERR_MEMORY, "no memory for rule %s", d->rule);
@@ -113,8 +130,7 @@ keel_status keel_rules_open(const keel_monitor_config *config, keel_rules **out)
         }
         if (d->init) d->init(rules->head[r]);
     }
-    for (size_t i = 0; config && i < config->param_count; i++)
-        if ((status = set_param(rules, &config->params[i]))) goto fail;
+    if ((status = keel_rules_configure(rules, config))) goto fail;
     *out = rules;
     return KEEL_OK;
 fail:
@@ -228,13 +244,13 @@ void keel_rules_ops(bool ops[KEEL_OP_COUNT]) {
 void keel_rules_row(keel_rules *rules, const keel_row *row, uint64_t record, bool resumed, keel_findings *findings) {
     findings->count = 0;
     for (uint32_t r = 0; r < RULES; r++) {
-        if (!rules->enabled[r]) continue;
+        if (!rules->set.enabled[r]) continue;
         findings->rule = r;
         const keel_detector_input input = {.info = rules->info,
                                            .index = &rules->index,
                                            .settings = &rules->settings,
                                            .row = row,
-                                           .params = rules->params[r],
+                                           .params = rules->set.params[r],
                                            .record = record,
                                            .resumed = resumed,
                                            .sites = rules->parts[r]};
@@ -246,14 +262,14 @@ static keel_detector_input without_row(const keel_rules *rules, uint32_t r) {
     return (keel_detector_input){.info = rules->info,
                                  .index = &rules->index,
                                  .settings = &rules->settings,
-                                 .params = rules->params[r],
+                                 .params = rules->set.params[r],
                                  .sites = rules->parts[r]};
 }
 
 void keel_rules_watch(keel_rules *rules, double seconds, const keel_host_event *waited_for, keel_findings *findings) {
     findings->count = 0;
     for (uint32_t r = 0; r < RULES; r++) {
-        if (!rules->enabled[r] || !keel_rule_table[r]->watch) continue;
+        if (!rules->set.enabled[r] || !keel_rule_table[r]->watch) continue;
         findings->rule = r;
         const keel_detector_input input = without_row(rules, r);
         keel_rule_table[r]->watch(rules->head[r], &input, seconds, waited_for, findings);
@@ -263,7 +279,7 @@ void keel_rules_watch(keel_rules *rules, double seconds, const keel_host_event *
 void keel_rules_event(keel_rules *rules, const keel_host_event *event, keel_findings *findings) {
     findings->count = 0;
     for (uint32_t r = 0; r < RULES; r++) {
-        if (!rules->enabled[r] || !keel_rule_table[r]->event) continue;
+        if (!rules->set.enabled[r] || !keel_rule_table[r]->event) continue;
         findings->rule = r;
         const keel_detector_input input = without_row(rules, r);
         keel_rule_table[r]->event(rules->head[r], &input, event, findings);
@@ -274,7 +290,7 @@ double keel_rules_param(const keel_rules *rules, const char *rule, const char *k
     for (uint32_t r = 0; r < RULES; r++)
         for (uint32_t k = 0; k < keel_rule_table[r]->param_count; k++)
             if (strcmp(keel_rule_table[r]->rule, rule) == 0 && strcmp(keel_rule_table[r]->params[k].key, key) == 0)
-                return rules->enabled[r] ? rules->params[r][k] : 0;
+                return rules->set.enabled[r] ? rules->set.params[r][k] : 0;
     return 0;
 }
 

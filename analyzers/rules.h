@@ -18,6 +18,8 @@ typedef struct keel_rules keel_rules;
 // CONFIG NULL: defaults. A rule or key that does not exist, and a value out of range, are KEEL_ERR_CONFIG with the
 // place.
 keel_status keel_rules_open(const keel_monitor_config *config, keel_rules **rules);
+// The same for rules that go on: their states stay. They are as before on failure.
+keel_status keel_rules_configure(keel_rules *rules, const keel_monitor_config *config);
 void keel_rules_close(keel_rules *rules);
 // Tables of the run, or of its next segment: what is known of a site is kept under its name and quantity.
 keel_status keel_rules_start(keel_rules *rules, const keel_run_info *info);

@@ -31,29 +31,31 @@ keel_status keel_yaml_node_copy_into(const keel_yaml_node *from, size_t depth, k
     return KEEL_OK;
 }
 
+// A copy of ITEM under a copy of KEY, in place of child AT of INTO or, where AT is its size, behind the last.
+static keel_status put(keel_yaml_node *into, size_t at, const keel_yaml_node *from_key, const keel_yaml_node *item,
+                       size_t depth) {
+    keel_yaml_node *key = NULL, *copy = NULL;
+    keel_status status = keel_yaml_node_copy(from_key, into, NULL, at, depth, &key);
+    if (status) return status;
+    key->key = key;
+    status = keel_yaml_node_copy(item, into, key, at, depth, &copy);
+    if (status) return status;
+    if (at == into->size) return keel_yaml_node_append(into, key, copy);
+    into->keys[at] = key;
+    into->items[at] = copy;
+    return KEEL_OK;
+}
+
 static keel_status merge(keel_yaml_node *into, const keel_yaml_node *overlay, size_t depth) {
     into->kind = KEEL_YAML_MAP;
     keel_status status = KEEL_OK;
     for (size_t i = 0; !status && i < overlay->size; i++) {
         const keel_yaml_node *item = overlay->items[i];
         const size_t at = keel_yaml_node_find(into, overlay->keys[i]->text);
-        const bool there = at < into->size;
-        if (there && into->items[at]->kind == KEEL_YAML_MAP && item->kind == KEEL_YAML_MAP) {
+        if (at < into->size && into->items[at]->kind == KEEL_YAML_MAP && item->kind == KEEL_YAML_MAP)
             status = merge(into->items[at], item, depth + 1);
-            continue;
-        }
-        keel_yaml_node *key = NULL, *copy = NULL;
-        status = keel_yaml_node_copy(overlay->keys[i], into, NULL, at, depth + 1, &key);
-        if (status) break;
-        key->key = key;
-        status = keel_yaml_node_copy(item, into, key, at, depth + 1, &copy);
-        if (status) break;
-        if (there) {
-            into->keys[at] = key;
-            into->items[at] = copy;
-        } else {
-            status = keel_yaml_node_append(into, key, copy);
-        }
+        else
+            status = put(into, at, overlay->keys[i], item, depth + 1);
     }
     return status;
 }
@@ -64,4 +66,17 @@ keel_status keel_yaml_overlay(keel_yaml *doc, const keel_yaml_node *overlay) {
     if (doc->root->kind != KEEL_YAML_NULL && doc->root->kind != KEEL_YAML_MAP)
         return keel_yaml_fail_kind(doc->root, "a mapping");
     return merge(doc->root, overlay, 0);
+}
+
+keel_status keel_yaml_take(keel_yaml *doc, const keel_yaml *from, const char *key) {
+    if (doc->root->kind != KEEL_YAML_NULL && doc->root->kind != KEEL_YAML_MAP)
+        return keel_yaml_fail_kind(doc->root, "a mapping");
+    const size_t at = keel_yaml_node_find(doc->root, key), theirs = keel_yaml_node_find(from->root, key);
+    if (theirs < from->root->size) {
+        doc->root->kind = KEEL_YAML_MAP;
+        return put(doc->root, at, from->root->keys[theirs], from->root->items[theirs], 1);
+    }
+    if (at == doc->root->size) return KEEL_OK;
+    keel_yaml_place place = {.source = from->name, .parent = doc->root, .key = doc->root->keys[at]};
+    return keel_yaml_node_new(doc, &place, &doc->root->items[at]);
 }

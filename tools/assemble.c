@@ -61,6 +61,20 @@ static keel_status look_for_run(keel_assembly *assembly, bool resume, uint32_t *
     return KEEL_OK;
 }
 
+// What the store keeps: the program's settings, and as `monitor` those that the monitor has, whatever the program's
+// say.
+static keel_status settings_text(const keel_assembly_options *options, const keel_monitor_config *config, char **text) {
+    const char *own = options->config_yaml ? options->config_yaml : "";
+    keel_yaml *doc;
+    size_t size;
+    keel_status status = keel_yaml_parse("config_yaml", own, strlen(own), &doc);
+    if (status) return status;
+    if (config->doc) status = keel_yaml_take(doc, config->doc, "monitor");
+    if (!status) status = keel_yaml_dump(doc, text, &size);
+    keel_yaml_free(doc);
+    return status;
+}
+
 // Store, then judge, then alerts: what is alerted is stored, and what is judged is stored before.
 static keel_status add_sinks(keel_assembly *assembly, uint32_t last_incident) {
     keel_sink sink;
@@ -141,11 +155,11 @@ keel_status keel_assembly_open(const keel_assembly_options *options, keel_assemb
     uint32_t last_incident = 0;
     if (rank == 0 && (status = look_for_run(assembly, options->resume, &last_incident))) goto fail;
     assembly->command = strdup(options->command ? options->command : "");
-    assembly->config_yaml = strdup(options->config_yaml ? options->config_yaml : "");
-    if (!assembly->command || !assembly->config_yaml) {
+    if (!assembly->command) {
         status = keel_fail(KEEL_ERR_MEMORY, "no memory for the monitor");
         goto fail;
     }
+    if ((status = settings_text(options, assembly->config, &assembly->config_yaml))) goto fail;
     if ((status = plan_watch(assembly, options, &watch))) goto fail;
     if ((status = keel_monitor_open(&(keel_monitor_options){.config = assembly->config,
                                                             .merge = options->merge,

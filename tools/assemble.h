@@ -19,9 +19,11 @@ typedef struct keel_assembly_options {
     const struct keel_beat_board *board;
     void (*end_job)(void *context); // for a job that cannot go on: collectors/watch/rank_watch.h; NULL: _exit
     const char *command;            // for the store; NULL: unknown
-    const char *config_yaml;        // the program's own settings, for the store; NULL: none
-    uint32_t dp, tp, pp, ep;        // mesh; 0 counts as 1
-    bool resume;                    // continue the run in the directory; false: the directory must hold none
+    // The program's own settings, for the store, which keeps the monitor's beside them as `monitor`: a YAML mapping.
+    // NULL: none.
+    const char *config_yaml;
+    uint32_t dp, tp, pp, ep; // mesh; 0 counts as 1
+    bool resume;             // continue the run in the directory; false: the directory must hold none
 } keel_assembly_options;
 
 // KEEL_ERR_CONFIG with file, line and key; KEEL_ERR_USAGE where the directory holds a run and resume is false.

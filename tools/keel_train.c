@@ -180,24 +180,6 @@ static keel_status check_monitor_config(const keel_monitor_config *config) {
     return status;
 }
 
-// One YAML document of both, for the store.
-static keel_status settings_text(const keel_train_config *train, const keel_monitor_config *monitor, char **text) {
-    char *a = NULL, *b = NULL;
-    size_t na = 0, nb = 0;
-    keel_status status = keel_yaml_dump(train->doc, &a, &na);
-    if (!status && monitor && !train->monitor) status = keel_yaml_dump(monitor->doc, &b, &nb);
-    if (!status) {
-        *text = calloc(1, na + nb + 2);
-        if (*text)
-            sprintf(*text, "%s%s", a, b ? b : "");
-        else
-            status = keel_fail(KEEL_ERR_MEMORY, "no memory for the settings");
-    }
-    free(a);
-    free(b);
-    return status;
-}
-
 static _Atomic(keel_trainer *) stop_target; // NULL: the run is over
 static _Atomic(keel_assembly *) stop_watch; // the same
 static atomic_int stop_signal;              // 0: none came
@@ -336,6 +318,7 @@ static keel_status train(const arguments *args, bool threaded) {
     keel_assembly *assembly = NULL;
     keel_trainer *trainer = NULL;
     char *settings = NULL;
+    size_t settings_size = 0;
     bool started = false;
     keel_merge merge = {0};
     keel_beat_board board = {0};
@@ -346,7 +329,7 @@ static keel_status train(const arguments *args, bool threaded) {
     keel_status status = keel_train_config_load(args->config_path, args->train_sets, args->train_count, &config);
     if (!status) status = load_monitor_config(args, config, &monitor);
     if (!status && monitor && args->print_structure) status = check_monitor_config(monitor);
-    if (!status) status = settings_text(config, monitor, &settings);
+    if (!status) status = keel_yaml_dump(config->doc, &settings, &settings_size);
     if ((status = agree(status)) || (status = place(config, &affinity))) goto done;
     keel_affinity_describe(&affinity, sharing, sizeof sharing);
 

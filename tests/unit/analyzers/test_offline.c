@@ -190,6 +190,27 @@ static void the_runs_own_settings_judge_it(void **unused) {
     free(run);
 }
 
+// A rule that was off in one job and on in the other, in either order.
+static void each_segment_is_judged_by_its_own_settings(void **unused) {
+    (void)unused;
+    static const char *const settings[] = {"monitor:\n  rules:\n    loss_spike: {enabled: false}\n", ""};
+    for (uint64_t on = 0; on < 2; on++) {
+        synthetic_run *run = new_run();
+        run->info.config_yaml = settings[1 - on];
+        write_segment(run, NULL, 1, 1, 500); // a spike at 331
+        run->info.config_yaml = settings[on];
+        write_segment(run, NULL, 1, 501, 690); // and at 662
+        keel_result *result;
+        assert_int_equal(keel_offline_store(directory, NULL, &result), KEEL_OK);
+        assert_int_equal(result->incident_count, 1);
+        assert_int_equal(result->incidents[0].first_step, on ? 662 : 331);
+        keel_result_free(result);
+        free(run);
+        assert_int_equal(remove_directory(NULL), 0);
+        assert_int_equal(make_directory(NULL), 0);
+    }
+}
+
 static void host_says(const char *host, keel_host_event event) {
     snprintf(event.host, sizeof event.host, "%s", host);
     assert_int_equal(keel_host_event_write(directory, &event), KEEL_OK);
@@ -262,6 +283,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(rolled_back_parts_are_judged_from_the_checkpoint, make_directory,
                                         remove_directory),
         cmocka_unit_test_setup_teardown(the_runs_own_settings_judge_it, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(each_segment_is_judged_by_its_own_settings, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(what_hosts_saw_is_judged_between_the_rows, make_directory, remove_directory),
         cmocka_unit_test(no_store_is_an_error),
     };

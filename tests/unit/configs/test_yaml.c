@@ -549,6 +549,24 @@ static void test_overlay(void **state) {
     keel_yaml_free(over);
 }
 
+static void test_take(void **state) {
+    (void)state;
+    keel_yaml *doc = parse("a: {b: 1, c: 2}\nd: 3\n"), *from = parse("x: 1\na: {b: 4}\ne: 5\n"), *empty = parse("");
+    assert_int_equal(keel_yaml_take(doc, from, "a"), KEEL_OK);
+    assert_int_equal(keel_yaml_take(doc, from, "e"), KEEL_OK);
+    assert_int_equal(keel_yaml_take(doc, from, "none"), KEEL_OK);
+    assert_int_equal(keel_yaml_take(doc, empty, "d"), KEEL_OK);
+    assert_dump(doc, "a:\n  b: 4\nd: null\ne: 5\n");
+    assert_int_equal(keel_yaml_take(empty, from, "a"), KEEL_OK);
+    assert_dump(empty, "a:\n  b: 4\n");
+    keel_yaml_free(doc);
+    doc = parse("[1]");
+    assert_int_equal(keel_yaml_take(doc, from, "a"), KEEL_ERR_CONFIG);
+    keel_yaml_free(doc);
+    keel_yaml_free(empty);
+    keel_yaml_free(from);
+}
+
 static void test_dump_round_trip(void **state) {
     (void)state;
     // Whatever needs quotes to stay a text, or to be read at all.
@@ -600,6 +618,7 @@ int main(void) {
         cmocka_unit_test(test_set),
         cmocka_unit_test(test_set_refuses),
         cmocka_unit_test(test_overlay),
+        cmocka_unit_test(test_take),
         cmocka_unit_test(test_dump_round_trip),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
