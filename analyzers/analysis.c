@@ -1,11 +1,13 @@
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <zlib.h>
 
 #include "analyzers/group.h"
 #include "analyzers/online.h"
 #include "analyzers/rules.h"
 
-#define STATE_MAGIC UINT64_C(0x3176656c6b656c61) // the first version of the saved state
+#define STATE_MAGIC UINT64_C(0x3276656c6b656c61) // the second version of the saved state
 
 // What the analysis itself remembers of the rows. Plain memory.
 typedef struct progress {
@@ -13,7 +15,7 @@ typedef struct progress {
     uint64_t last_hash; // of the last row's scalars
     uint64_t dropped_steps;
     keel_health health;
-    keel_facts facts;
+    keel_run_facts facts;
 } progress;
 
 struct keel_analysis {
@@ -33,7 +35,7 @@ keel_status keel_analysis_open(const keel_monitor_config *config, keel_analysis 
         keel_analysis_close(analysis);
         return status;
     }
-    keel_facts_init(&analysis->at.facts);
+    keel_run_facts_init(&analysis->at.facts);
     *out = analysis;
     return KEEL_OK;
 }
@@ -127,7 +129,7 @@ keel_status keel_analysis_row(keel_analysis *a, const keel_row *row) {
     }
     if (!repeated) {
         bool resumed = (row->step.flags & KEEL_STEP_RESUMED) || (at->records > 0 && step < at->last_step);
-        keel_facts_add(&at->facts, a->info, row);
+        keel_run_facts_add(&at->facts, a->info, row);
         keel_rules_row(a->rules, row, at->records, resumed, &a->findings);
     }
     keel_status status = group_row(a);
@@ -173,6 +175,11 @@ void keel_analysis_set_last_id(keel_analysis *a, uint32_t last) {
     keel_group_set_last_id(a->group, last);
 }
 
+// The CRC-32 behind the state: detectors take it up by its bytes, which must be those that one of them has saved.
+static uint64_t checksum(const void *bytes, size_t size) {
+    return crc32_z(0, bytes, size);
+}
+
 keel_status keel_analysis_save(const keel_analysis *a, void **bytes, size_t *size) {
     keel_state_writer w = {0};
     keel_state_write_u64(&w, STATE_MAGIC);
@@ -180,6 +187,7 @@ keel_status keel_analysis_save(const keel_analysis *a, void **bytes, size_t *siz
     keel_state_write(&w, &a->at, sizeof a->at);
     keel_rules_save(a->rules, &w);
     keel_group_save(a->group, &w);
+    if (!w.status) keel_state_write_u64(&w, checksum(w.bytes, w.size));
     if (w.status) {
         free(w.bytes);
         return w.status;
@@ -189,18 +197,36 @@ keel_status keel_analysis_save(const keel_analysis *a, void **bytes, size_t *siz
     return KEEL_OK;
 }
 
-// The state of BYTES, with a group of its own.
-static keel_status read_state(keel_analysis *a, const void *bytes, size_t size, keel_group **group) {
-    keel_state_reader r = {.bytes = bytes, .left = size};
+// Takes the checksum off the end of R, which reads the SIZE of BYTES.
+static keel_status check_whole(const void *bytes, size_t size, keel_state_reader *r) {
+    uint64_t sum;
+    if (r->left < sizeof sum) return keel_fail(KEEL_ERR_FORMAT, "detector state ends too early");
+    r->left -= sizeof sum;
+    memcpy(&sum, r->bytes + r->left, sizeof sum);
+    if (sum == checksum(bytes, size - sizeof sum)) return KEEL_OK;
+    return keel_fail(KEEL_ERR_FORMAT, "detector state is damaged: its checksum is not that of its bytes");
+}
+
+// The state of BYTES, with a group of its own. STEP: the last that it has seen, where that is known. On failure A is as
+// before.
+static keel_status read_state(keel_analysis *a, const uint64_t *step, const void *bytes, size_t size,
+                              keel_group **group) {
+    keel_state_reader r = {.bytes = bytes, .left = size}, rules;
     progress at;
     keel_status status = keel_state_expect(&r, STATE_MAGIC, "its kind");
+    if (!status) status = check_whole(bytes, size, &r);
     if (!status) status = keel_state_expect(&r, sizeof at, "the size of its head");
     if (!status) status = keel_state_read(&r, &at, sizeof at);
-    if (!status) status = keel_rules_load(a->rules, &r);
+    if (!status && step && at.last_step != *step)
+        status = keel_fail(KEEL_ERR_FORMAT, "detector state is of step %" PRIu64 ", the checkpoint of step %" PRIu64,
+                           at.last_step, *step);
+    rules = r;
+    if (!status) status = keel_rules_skip(&r);
     if (!status) status = keel_group_open(group);
     if (status) return status;
     status = keel_group_load(*group, &r);
     if (!status && r.left) status = keel_fail(KEEL_ERR_FORMAT, "detector state is %zu bytes too long", r.left);
+    if (!status) status = keel_rules_load(a->rules, &rules);
     if (status) {
         keel_group_close(*group);
         return status;
@@ -209,9 +235,9 @@ static keel_status read_state(keel_analysis *a, const void *bytes, size_t size, 
     return KEEL_OK;
 }
 
-keel_status keel_analysis_load(keel_analysis *a, const void *bytes, size_t size) {
+keel_status keel_analysis_load(keel_analysis *a, uint64_t step, const void *bytes, size_t size) {
     keel_group *group;
-    keel_status status = read_state(a, bytes, size, &group);
+    keel_status status = read_state(a, &step, bytes, size, &group);
     if (status) return status;
     keel_group_set_last_id(group, keel_group_last_id(a->group));
     keel_group_close(a->group);
@@ -221,7 +247,7 @@ keel_status keel_analysis_load(keel_analysis *a, const void *bytes, size_t size)
 
 keel_status keel_analysis_rewind(keel_analysis *a, const void *bytes, size_t size) {
     keel_group *group;
-    keel_status status = read_state(a, bytes, size, &group);
+    keel_status status = read_state(a, NULL, bytes, size, &group);
     if (!status && (status = keel_group_keep_discarded(group, a->group))) keel_group_close(group);
     if (status) return status;
     keel_group_close(a->group);

@@ -10,6 +10,7 @@
 #include "analyzers/rules.h"
 
 enum { SLOTS = 32, TROUBLES = 12, SAME_SERIES_REACH = 4 };
+enum { CHANGES = SLOTS + KEEL_FINDINGS_MAX }; // of one row: each finding may drive one incident out of its slot
 #define NO_INCIDENT UINT32_MAX
 #define SURE        0.5 // from which confidence the finding that decides the cause leads the incident
 
@@ -32,8 +33,8 @@ struct keel_group {
     keel_incident *incidents;
     keel_incident_extra *extras;
     size_t count, capacity;
-    const keel_incident *changed[SLOTS];
-    uint32_t changed_index[SLOTS];
+    const keel_incident *changed[CHANGES];
+    uint32_t changed_index[CHANGES];
     uint32_t changed_count;
 };
 
@@ -398,7 +399,7 @@ static void publish(keel_group *g, const keel_run_view *run, slot *s) {
     if (old.revision && !grown && !differs(&old, incident)) return;
     s->published_distance = distance;
     incident->revision = old.revision + 1;
-    if (g->changed_count < SLOTS) g->changed_index[g->changed_count++] = s->incident;
+    g->changed_index[g->changed_count++] = s->incident;
 }
 
 static void point_at_changed(keel_group *g) {

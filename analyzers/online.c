@@ -62,10 +62,7 @@ static keel_status judge_save(void *context, void **bytes, size_t *size) {
 
 static keel_status judge_load(void *context, uint64_t step, const void *bytes, size_t size) {
     judge_context *c = context;
-    keel_status status = keel_analysis_load(c->analysis, bytes, size);
-    if (!status && keel_analysis_last_step(c->analysis) != step)
-        status = keel_fail(KEEL_ERR_FORMAT, "detector state is of step %llu, the checkpoint of step %llu",
-                           (unsigned long long)keel_analysis_last_step(c->analysis), (unsigned long long)step);
+    keel_status status = keel_analysis_load(c->analysis, step, bytes, size);
     publish_health(c);
     return status;
 }

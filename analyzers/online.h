@@ -45,9 +45,9 @@ uint64_t keel_analysis_dropped_steps(const keel_analysis *analysis);
 
 // BYTES is malloc'ed, the caller's. The state that goes on exactly as this one would.
 keel_status keel_analysis_save(const keel_analysis *analysis, void **bytes, size_t *size);
-// After start. KEEL_ERR_FORMAT for what another version saved. Ids of incidents go on after the greatest that either
-// side has given.
-keel_status keel_analysis_load(keel_analysis *analysis, const void *bytes, size_t size);
+// After start. KEEL_ERR_FORMAT for what another version saved, is damaged or has not seen STEP last; the analysis is
+// then as before. Ids of incidents go on after the greatest that either side has given.
+keel_status keel_analysis_load(keel_analysis *analysis, uint64_t step, const void *bytes, size_t size);
 // The same, but what was found since that state was saved is kept, marked as discarded: the run was rolled back to it.
 keel_status keel_analysis_rewind(keel_analysis *analysis, const void *bytes, size_t size);
 // Incident ids of this analysis begin after LAST (a run that continues has ids already).

@@ -341,6 +341,11 @@ static keel_status parse_state(keel_state_reader *reader, saved_state *saved) {
     return status;
 }
 
+keel_status keel_rules_skip(keel_state_reader *reader) {
+    saved_state saved;
+    return parse_state(reader, &saved);
+}
+
 keel_status keel_rules_load(keel_rules *rules, keel_state_reader *reader) {
     saved_state saved = {0};
     unsigned char *parts[RULES] = {NULL};

@@ -36,6 +36,7 @@ void keel_rules_event(keel_rules *rules, const keel_host_event *event, keel_find
 // The present value of a parameter that there is; 0 where the rule is not enabled.
 double keel_rules_param(const keel_rules *rules, const char *rule, const char *key);
 void keel_rules_save(const keel_rules *rules, keel_state_writer *writer);
+keel_status keel_rules_skip(keel_state_reader *reader);                    // past a state that load would take
 keel_status keel_rules_load(keel_rules *rules, keel_state_reader *reader); // after start
 
 // One line per rule and parameter, for people: "loss_spike.z  8  [3, 1000]  ...".

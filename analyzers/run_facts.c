@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-void keel_facts_init(keel_facts *facts) {
+void keel_run_facts_init(keel_run_facts *facts) {
     memset(facts, 0, sizeof *facts);
     facts->first_loss = NAN;
     keel_window_init(&facts->grad_norm, KEEL_SERIES_WARMUP);
@@ -16,7 +16,7 @@ static bool scalar(const keel_run_info *info, const keel_row *row, const char *n
     return true;
 }
 
-void keel_facts_add(keel_facts *facts, const keel_run_info *info, const keel_row *row) {
+void keel_run_facts_add(keel_run_facts *facts, const keel_run_info *info, const keel_row *row) {
     double value;
     if (row->step.step == 1 && scalar(info, row, "loss", &value)) facts->first_loss = value;
     if (scalar(info, row, "lr", &value)) {

@@ -62,7 +62,8 @@ keel_status keel_site_index_open(const keel_run_info *info, keel_site_index *ind
     }
     uint32_t weights = 0;
     for (uint32_t i = 0; i < n; i++) {
-        if (info->sites[i].layer + 1 > (int32_t)index->layers) index->layers = (uint32_t)(info->sites[i].layer + 1);
+        if (info->sites[i].layer >= 0 && (uint32_t)info->sites[i].layer >= index->layers)
+            index->layers = (uint32_t)info->sites[i].layer + 1;
         if (info->sites[i].quantity == KEEL_WEIGHT) order[weights++] = &info->sites[i];
     }
     qsort((void *)order, weights, sizeof *order, by_name);

@@ -5,10 +5,15 @@
 
 #define HOUR 3600.0
 
+typedef struct sent {
+    uint32_t id;
+    int severity; // of the latest message, or of what was not worth one; -1: not seen yet
+} sent;
+
 struct keel_alert_limit {
     keel_severity least;
-    unsigned char *sent; // [by id] severity of the latest message + 1, or of what was not worth one; 0: never seen
-    uint32_t capacity;
+    sent *sent;
+    size_t sent_count, capacity;
     double times[KEEL_ALERTS_AN_HOUR]; // of the latest messages
     uint32_t count;
     keel_alert_held held;
@@ -51,25 +56,29 @@ static void hold(keel_alert_held *held, const keel_incident *incident) {
     held->times[held->rules++] = 1;
 }
 
-// What was said of this incident before; NULL: no memory, which must not silence anything.
-static unsigned char *said(keel_alert_limit *limit, uint32_t id) {
-    if (id >= limit->capacity) {
-        uint32_t capacity = limit->capacity ? limit->capacity : 64;
-        while (capacity <= id) capacity *= 2;
-        unsigned char *grown = realloc(limit->sent, capacity);
+// What was said of this incident before; NULL: no memory, which must not silence anything. Ids are whatever a store
+// says; those that still change are mostly the last ones.
+static sent *said(keel_alert_limit *limit, uint32_t id) {
+    for (size_t i = limit->sent_count; i-- > 0;)
+        if (limit->sent[i].id == id) return &limit->sent[i];
+    if (limit->sent_count == limit->capacity) {
+        size_t capacity = limit->capacity ? 2 * limit->capacity : 64;
+        sent *grown = realloc(limit->sent, capacity * sizeof *grown);
         if (!grown) return NULL;
-        memset(grown + limit->capacity, 0, capacity - limit->capacity);
         limit->sent = grown;
         limit->capacity = capacity;
     }
-    return &limit->sent[id];
+    sent *added = &limit->sent[limit->sent_count++];
+    *added = (sent){.id = id, .severity = -1};
+    return added;
 }
 
 bool keel_alert_limit_take(keel_alert_limit *limit, const keel_incident *incident, double now) {
-    unsigned char *before = said(limit, incident->id), severity = (unsigned char)(incident->severity + 1);
-    bool resumed = before && *before == 0 && incident->revision > 1; // the process before this one has told of it
-    bool more = !before || severity > *before;
-    if (before && more) *before = severity;
+    sent *before = said(limit, incident->id);
+    bool resumed =
+        before && before->severity < 0 && incident->revision > 1; // the process before this one has told of it
+    bool more = !before || (int)incident->severity > before->severity;
+    if (before && more) before->severity = (int)incident->severity;
     if (!more || resumed || incident->severity < limit->least) return false;
     if (incident->severity == KEEL_CRITICAL) return true;
     if (!has_room(limit, now)) {

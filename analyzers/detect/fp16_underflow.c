@@ -60,6 +60,7 @@ typedef struct judgement {
     float shares[MOST];
     uint32_t sites[MOST];
     uint32_t count;
+    bool any;
 } judgement;
 
 static void tell(const keel_detector_input *in, uint32_t site, double share, double usual, keel_odd_sites *odd) {
@@ -72,11 +73,13 @@ static void judge(const keel_detector_input *in, uint32_t site, part *p, double 
     const double *zeros = in->row->f64[KEEL_OP_zeros], *norm = in->row->f64[KEEL_OP_norm];
     bool zero = (zeros && zeros[site] == 1) || (norm && norm[site] == 0);
     if (zero) {
+        j->any = true;
         if (p->zero < UINT8_MAX) p->zero++;
         if (p->alive && p->zero >= 2) tell(in, site, 1, (double)p->usual, &j->odd);
         return;
     }
     if (isnan(share)) return;
+    j->any = true;
     p->zero = 0;
     p->alive = 1;
     if (j->count < MOST) {
@@ -116,15 +119,14 @@ static void update(void *memory, const keel_detector_input *in, keel_findings *f
     judgement j;
     j.odd = (keel_odd_sites){.count = 0};
     j.count = 0;
-    bool any = false;
+    j.any = false;
     for (size_t k = 0; k < sizeof judged / sizeof *judged; k++) {
         const uint32_t *sites = in->index->sites[judged[k]];
-        uint32_t n = in->index->count[judged[k]];
-        if (n == 0 || !in_half(s, in, &in->info->sites[sites[0]])) continue;
-        any = true;
-        for (uint32_t i = 0; i < n; i++) judge(in, sites[i], (part *)in->sites + sites[i], underflow[sites[i]], &j);
+        for (uint32_t i = 0; i < in->index->count[judged[k]]; i++)
+            if (in_half(s, in, &in->info->sites[sites[i]]))
+                judge(in, sites[i], (part *)in->sites + sites[i], underflow[sites[i]], &j);
     }
-    if (!any) return;
+    if (!j.any) return;
     keel_severity severity = judge_median(s, in, &j);
     if (!keel_site_trouble_row(&s->trouble, in, &j.odd, severity, "is")) return;
     const keel_finding f = keel_site_trouble_finding(&s->trouble);

@@ -40,10 +40,17 @@ typedef struct part {
     keel_track spread, mean;
 } part;
 
+// Of its records the last ones in which some rank was odd.
+typedef struct memory {
+    int64_t rank;    // of the latest
+    uint32_t recent; // bit per record, the latest in bit 0
+    uint32_t reserved;
+} memory;
+
 typedef struct state {
     int32_t loss, loss_max, loss_max_rank;
-    uint32_t recent;      // bit per record: some rank was odd; the latest in bit 0
-    int64_t recent_rank;  // of the latest
+    uint32_t by_sites; // 1: the present trouble was begun by sites, and is quiet only where sites are looked at
+    memory of_sites, of_loss;
     int64_t always_rank;  // stands out at most sites
     uint32_t always;      // for so many records in a row
     uint32_t always_told; // 1: the present trouble is of that kind
@@ -54,13 +61,13 @@ typedef struct state {
     keel_site_trouble trouble;
 } state;
 
-static void init(void *memory) {
-    state *s = memory;
-    s->always_rank = s->loss_rank = s->rank = s->recent_rank = -1;
+static void init(void *bytes) {
+    state *s = bytes;
+    s->always_rank = s->loss_rank = s->rank = s->of_sites.rank = s->of_loss.rank = -1;
 }
 
-static void start(void *memory, const keel_run_info *info) {
-    state *s = memory;
+static void start(void *bytes, const keel_run_info *info) {
+    state *s = bytes;
     s->loss = keel_run_scalar(info, "loss");
     s->loss_max = keel_run_scalar(info, "loss_max");
     s->loss_max_rank = keel_run_scalar(info, "loss_max_rank");
@@ -116,6 +123,7 @@ typedef struct judgement {
     keel_odd_sites odd;
     votes odd_votes, always_votes;
     uint32_t sites;
+    uint32_t first; // of them in the order of the data flow, where there are any
     uint32_t stage_sites[STAGES];
 } judgement;
 
@@ -124,7 +132,7 @@ static void judge(const keel_detector_input *in, const row_columns *c, uint32_t 
     if (!isfinite(low) || !isfinite(high) || !isfinite(mean)) return;
     if (c->rank_low[site] == KEEL_NOT_COLLECTED || c->rank_high[site] == KEEL_NOT_COLLECTED) return;
     const uint32_t stage = stage_of(&in->info->sites[site]), flow = in->index->flow[site];
-    j->sites++;
+    if (j->sites++ == 0 || flow < in->index->flow[j->first]) j->first = site;
     j->stage_sites[stage]++;
     const keel_track_score spread = keel_track_look(&p->spread, high - low, FLOOR);
     const keel_track_score usual = keel_track_look(&p->mean, mean, FLOOR);
@@ -224,38 +232,47 @@ static void emit(const state *s, const keel_detector_input *in, keel_findings *f
     keel_findings_add(findings, &f);
 }
 
-static void update(void *memory, const keel_detector_input *in, keel_findings *findings) {
-    state *s = memory;
+static bool is_again(const memory *m, int64_t rank) {
+    return rank >= 0 && rank == m->rank && (m->recent & 3);
+}
+
+static void remember(memory *m, int64_t rank) {
+    m->recent = m->recent << 1 | (rank >= 0);
+    if (rank >= 0) m->rank = rank;
+}
+
+static void update(void *bytes, const keel_detector_input *in, keel_findings *findings) {
+    state *s = bytes;
     if (in->info->world_size < 2 || (in->row->step.flags & (KEEL_STEP_SKIPPED | KEEL_STEP_DROPPED))) return;
     judgement j = {.sites = 0};
     judge_sites(in, &j);
     int64_t by_loss = judge_loss(s, in->row, in->params[P_RATIO], in->params[P_Z]);
     if (j.sites) follow_always(s, &j);
-    int64_t rank = winner(&j.odd_votes, j.stage_sites, in->params[P_SHARE]);
-    const bool enough = rank >= 0;
-    if (!enough) {
+    const int64_t voted = winner(&j.odd_votes, j.stage_sites, in->params[P_SHARE]);
+    const int64_t rank = voted >= 0 ? voted : by_loss;
+    if (voted < 0) {
         j.odd = (keel_odd_sites){.count = 0};
-        rank = by_loss;
         if (by_loss >= 0) tell_loss(s, in, &j.odd);
     }
-    bool always = is_always(s, in) && !enough && by_loss < 0;
-    s->recent = s->recent << 1 | (rank >= 0);
-    bool lasts = rank >= 0 && (s->recent & 6) && rank == s->recent_rank;
-    if (rank >= 0) s->recent_rank = rank;
+    bool always = j.sites && is_always(s, in) && rank < 0;
+    bool lasts = is_again(&s->of_sites, rank) || is_again(&s->of_loss, rank);
+    if (j.sites) remember(&s->of_sites, voted);
+    remember(&s->of_loss, by_loss);
     if (always && !s->trouble.active) {
         s->always_told = 1;
         s->rank = suspect(s, in);
     }
     if (always && s->always_told) {
         // The sites that show it are most of them: the first in the order of the data flow stands for all.
-        uint32_t site = in->index->count[KEEL_ACTIVATION]       ? in->index->sites[KEEL_ACTIVATION][0]
-                        : in->index->count[KEEL_GRAD_UNREDUCED] ? in->index->sites[KEEL_GRAD_UNREDUCED][0]
-                                                                : in->index->sites[KEEL_COLLECTIVE_IN][0];
-        keel_odd_sites_add(&j.odd, in->index,
-                           &(keel_odd_site){.site = site, .op = "norm_high", .value = s->always, .score = s->always});
+        keel_odd_sites_add(
+            &j.odd, in->index,
+            &(keel_odd_site){.site = j.first, .op = "norm_high", .value = s->always, .score = s->always});
         lasts = true;
     }
     bool was_active = s->trouble.active;
+    if (!was_active) s->by_sites = 0;
+    if (voted >= 0 || (always && s->always_told)) s->by_sites = 1;
+    if (j.odd.count == 0 && s->by_sites && !j.sites) return;
     if (!keel_site_trouble_row(&s->trouble, in, &j.odd, lasts ? KEEL_WARNING : KEEL_INFO, "is")) return;
     if (!was_active && !always) s->always_told = 0;
     if (rank >= 0 && (!was_active || s->rank < 0 || lasts)) s->rank = rank;

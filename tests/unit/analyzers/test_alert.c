@@ -84,6 +84,11 @@ static void one_message_for_each_incident(void **unused) {
     keel_incident old = incident_of(900, KEEL_CRITICAL);
     old.revision = 5; // told by the process before the resume
     assert_false(keel_alert_limit_take(limit, &old, 5));
+    for (uint32_t high = 0; high < 2; high++) { // what a damaged store may give
+        k = incident_of(high ? UINT32_MAX : UINT32_C(1) << 31, KEEL_WARNING);
+        assert_true(keel_alert_limit_take(limit, &k, 6));
+        assert_false(keel_alert_limit_take(limit, &k, 7));
+    }
     keel_alert_limit_close(limit);
 }
 

@@ -3,6 +3,7 @@
 #include "tests/unit/analyzers/synthetic_run.h"
 
 #include "analyzers/detect/detectors.h"
+#include "analyzers/group.h"
 #include "analyzers/rules.h"
 #include "configs/yaml.h"
 
@@ -62,7 +63,7 @@ static void stop_and_resume_changes_nothing(void **unused) {
             assert_int_equal(keel_analysis_save(part, &bytes, &size), KEEL_OK);
             keel_analysis_close(part);
             part = analysis_of(run);
-            assert_int_equal(keel_analysis_load(part, bytes, size), KEEL_OK);
+            assert_int_equal(keel_analysis_load(part, step, bytes, size), KEEL_OK);
             free(bytes);
         }
         assert_same_incidents(whole, part);
@@ -109,20 +110,37 @@ static void wrong_states_are_refused_and_change_nothing(void **unused) {
     synthetic_run *run = new_run();
     keel_analysis *analysis = analysis_of(run), *other = analysis_of(run);
     uint64_t seed = 5;
-    for (uint64_t step = 1; step <= 400; step++) {
+    for (uint64_t step = 1; step <= 320; step++) { // a spike at step 311
         troubled_row(run, &seed, step);
         judge(analysis, run);
         judge(other, run);
     }
     void *bytes;
     size_t size;
-    assert_int_equal(keel_analysis_save(analysis, &bytes, &size), KEEL_OK);
+    keel_analysis *later = analysis_of(run);
+    for (uint64_t step = 1; step <= 40; step++) { // what is refused is not what OTHER holds
+        run_step(run, step);
+        run_set(run, LOSS, NAN);
+        judge(later, run);
+    }
+    assert_int_equal(keel_analysis_save(later, &bytes, &size), KEEL_OK);
+    unsigned char *state = realloc(bytes, size + 8);
+    assert_non_null(state);
+    memset(state + size, 0, 8);
     for (size_t cut = 0; cut < size; cut = cut * 5 / 4 + 1)
-        assert_int_equal(keel_analysis_load(other, bytes, cut), KEEL_ERR_FORMAT);
-    ((unsigned char *)bytes)[3] ^= 1;
-    assert_int_equal(keel_analysis_load(other, bytes, size), KEEL_ERR_FORMAT);
-    free(bytes);
-    for (uint64_t step = 401; step <= 1600; step++) {
+        assert_int_equal(keel_analysis_load(other, 40, state, cut), KEEL_ERR_FORMAT);
+    for (size_t at = 0; at < size; at = at * 5 / 4 + 1) {
+        state[at] ^= 1;
+        assert_int_equal(keel_analysis_load(other, 40, state, size), KEEL_ERR_FORMAT);
+        state[at] ^= 1;
+    }
+    assert_int_equal(keel_analysis_load(other, 40, state, size + 8), KEEL_ERR_FORMAT);
+    assert_int_equal(keel_analysis_load(other, 41, state, size), KEEL_ERR_FORMAT);
+    assert_non_null(strstr(keel_error(), "of step 40, the checkpoint of step 41"));
+    free(state);
+    keel_analysis_close(later);
+    assert_int_equal(keel_analysis_last_step(other), 320);
+    for (uint64_t step = 321; step <= 1600; step++) {
         troubled_row(run, &seed, step);
         judge(analysis, run);
         judge(other, run);
@@ -131,6 +149,64 @@ static void wrong_states_are_refused_and_change_nothing(void **unused) {
     keel_analysis_close(analysis);
     keel_analysis_close(other);
     free(run);
+}
+
+// More incidents than are kept at hand make room in one row: each that is driven out is told to be over.
+static void incidents_that_make_room_are_told_of(void **unused) {
+    (void)unused;
+    enum { FIRST = 32, MORE = 60 };
+    keel_run_info info = {.world_size = 1};
+    keel_site_index index = {0};
+    keel_run_settings settings = {0};
+    keel_run_facts facts;
+    keel_run_facts_init(&facts);
+    const keel_run_view view = {.info = &info, .index = &index, .settings = &settings, .facts = &facts};
+    uint32_t plateau = 0;
+    while (strcmp(keel_rule_table[plateau]->rule, "plateau") != 0) plateau++;
+    keel_group *group;
+    assert_int_equal(keel_group_open(&group), KEEL_OK);
+    keel_findings *findings = calloc(1, sizeof *findings);
+    assert_non_null(findings);
+    char series[FIRST + MORE][8];
+    for (uint32_t row = 0, n = 0; row < 2; row++) {
+        findings->count = 0;
+        findings->rule = plateau;
+        for (; n < (row ? FIRST + MORE : FIRST); n++) {
+            snprintf(series[n], sizeof series[n], "s%u", n);
+            const keel_finding f = {.series = series[n],
+                                    .severity = KEEL_WARNING,
+                                    .key = 1,
+                                    .site = -1,
+                                    .rank = -1,
+                                    .first_step = row + 1,
+                                    .peak_step = row + 1,
+                                    .last_step = row + 1,
+                                    .clause = "it stands still"};
+            keel_findings_add(findings, &f);
+        }
+        assert_int_equal(keel_group_row(group, &view, findings, row), KEEL_OK);
+    }
+    size_t count, over = 0, open = 0;
+    const keel_incident *const *changed = keel_group_changed(group, &count);
+    assert_int_equal(count, MORE + FIRST);
+    for (size_t i = 0; i < count; i++) {
+        over += !changed[i]->open;
+        open += changed[i]->open;
+    }
+    assert_int_equal(over, MORE);
+    assert_int_equal(open, FIRST);
+    free(findings);
+    keel_group_close(group);
+}
+
+static void a_site_may_stand_in_any_layer(void **unused) {
+    (void)unused;
+    const keel_site_info sites[] = {{.layer = 3}, {.layer = INT32_MAX}, {.layer = -1}};
+    const keel_run_info info = {.site_count = 3, .sites = sites};
+    keel_site_index index;
+    assert_int_equal(keel_site_index_open(&info, &index), KEEL_OK);
+    assert_int_equal(index.layers, UINT32_C(1) << 31);
+    keel_site_index_close(&index);
 }
 
 // A new segment that numbers its scalars and sites anew.
@@ -296,6 +372,8 @@ int main(void) {
         cmocka_unit_test(stop_and_resume_changes_nothing),
         cmocka_unit_test(a_rollback_keeps_what_it_discards),
         cmocka_unit_test(wrong_states_are_refused_and_change_nothing),
+        cmocka_unit_test(incidents_that_make_room_are_told_of),
+        cmocka_unit_test(a_site_may_stand_in_any_layer),
         cmocka_unit_test(a_segment_with_other_tables_goes_on),
         cmocka_unit_test(health_follows_the_incidents),
         cmocka_unit_test(changes_are_listed_as_they_happen),

@@ -111,7 +111,7 @@ static keel_analysis *resumed(synthetic_run *run, keel_analysis *stopped, const 
     size_t count;
     const keel_incident *incidents = keel_analysis_incidents(stopped, &count);
     for (size_t i = 0; i < count; i++) keel_analysis_set_last_id(next, incidents[i].id);
-    assert_int_equal(keel_analysis_load(next, bytes, size), KEEL_OK);
+    assert_int_equal(keel_analysis_load(next, keel_analysis_last_step(stopped), bytes, size), KEEL_OK);
     keel_analysis_close(stopped);
     return next;
 }

@@ -125,6 +125,30 @@ static void usual_mixed_precision_is_no_trouble(void **unused) {
 
 // ---- fp16 ----
 
+// Each site by its own dtype where the settings say nothing, and only by records that look at it.
+static void of_mixed_sites_those_in_half_are_judged(void **unused) {
+    (void)unused;
+    tensor_run *r = tensor_open(1, "");
+    for (uint32_t s = 0; s < r->info.site_count; s++)
+        if (r->sites[s].layer > 0) r->sites[s].dtype = KEEL_F16;
+    tensor_begin(r);
+    for (int i = 0; i < 60; i++) {
+        tensor_next(r);
+        for (uint32_t s = 0; s < r->info.site_count; s++) {
+            r->f64[KEEL_OP_underflow][s] = 0.2;
+            if (i >= 40) r->f64[KEEL_OP_underflow][s] = r->f64[KEEL_OP_zeros][s] = r->f64[KEEL_OP_norm][s] = NAN;
+        }
+        tensor_judge(r);
+    }
+    const keel_incident *k = tensor_incident(r, "fp16_underflow", KEEL_WARNING);
+    assert_non_null(k);
+    assert_string_equal(k->site, "layers.1.mlp.down:activation_grad");
+    assert_int_equal(k->open, 1);
+    assert_int_equal(k->last_step, 40);
+    assert_false(tensor_evidence_has(r, k, "layers.0"));
+    tensor_end(r);
+}
+
 static const char half[] = "model_config: {vocab_size: 256, compute_dtype: float16}\n"
                            "runner_wrapper: {scale_sense: {type: FixedLossScaleUpdateCell}}\n";
 
@@ -272,6 +296,7 @@ int main(void) {
         cmocka_unit_test(gradients_summed_in_a_short_format_are_told_by_their_values),
         cmocka_unit_test(settings_that_are_too_weak_are_told_once),
         cmocka_unit_test(usual_mixed_precision_is_no_trouble),
+        cmocka_unit_test(of_mixed_sites_those_in_half_are_judged),
         cmocka_unit_test(gradients_that_are_flushed_are_told_in_half_only),
         cmocka_unit_test(half_of_all_flushed_is_critical_at_once),
         cmocka_unit_test(a_site_three_times_its_history_is_told),

@@ -81,6 +81,45 @@ static void of_two_odd_ranks_of_four_one_is_named(void **unused) {
     }
 }
 
+// Nothing is looked at any more: nothing more is said, least of all of a site that is none.
+static void where_no_site_is_left_the_odd_rank_is_not_told_of_again(void **unused) {
+    (void)unused;
+    tensor_run *r = tensor_open(4, plain);
+    tensor_begin(r);
+    for (int n = 0; n < 60; n++) {
+        tensor_next(r);
+        make_rank_odd(r, true, 1.5);
+        tensor_judge(r);
+    }
+    r->info.site_count = 0;
+    r->info.sites = NULL;
+    assert_int_equal(keel_analysis_start(r->analysis, &r->info), KEEL_OK);
+    tensor_quiet(r, 20);
+    assert_int_equal(tensor_incident(r, "rank_outlier", KEEL_WARNING)->last_step, 60);
+    tensor_end(r);
+}
+
+// Records that look at no site are none of the three of which two must show it, nor do they end it.
+static void an_odd_rank_is_found_whatever_the_schedule(void **unused) {
+    (void)unused;
+    tensor_run *r = tensor_open(4, plain);
+    tensor_begin(r);
+    for (int n = 1; n <= 500; n++) {
+        tensor_next(r);
+        if (n > 450) make_rank_odd(r, true, 4);
+        for (uint32_t s = 0; n % 5 && s < r->info.site_count; s++)
+            r->f64[KEEL_OP_norm_low][s] = r->f64[KEEL_OP_norm_high][s] = keel_not_collected();
+        tensor_judge(r);
+    }
+    const keel_incident *k = tensor_incident(r, "rank_outlier", KEEL_WARNING);
+    assert_non_null(k);
+    assert_int_equal(k->rank, 3);
+    assert_int_equal(k->first_step, 455);
+    assert_int_equal(k->last_step, 500);
+    assert_int_equal(k->open, 1);
+    tensor_end(r);
+}
+
 static void one_odd_site_is_no_odd_rank(void **unused) {
     (void)unused;
     tensor_run *r = tensor_open(4, plain);
@@ -524,6 +563,8 @@ int main(void) {
         cmocka_unit_test(the_odd_rank_is_named),
         cmocka_unit_test(a_rank_that_was_odd_from_the_start_is_found),
         cmocka_unit_test(of_two_odd_ranks_of_four_one_is_named),
+        cmocka_unit_test(where_no_site_is_left_the_odd_rank_is_not_told_of_again),
+        cmocka_unit_test(an_odd_rank_is_found_whatever_the_schedule),
         cmocka_unit_test(one_odd_site_is_no_odd_rank),
         cmocka_unit_test(a_local_loss_that_stands_out_names_its_rank),
         cmocka_unit_test(a_bit_flip_in_one_weight_of_one_rank_is_told_at_once),
