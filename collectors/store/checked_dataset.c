@@ -2,15 +2,20 @@
 
 #include <stdlib.h>
 
+#include "collectors/store/checksum.h"
 #include "collectors/store/h5.h"
 #include "collectors/store/schema.h"
 
 enum { MOST_CHUNK_BYTES = 64 << 20 };
 
-bool keel_dataset_exists(hid_t file, const char *path) {
+keel_status keel_dataset_find(hid_t file, const char *file_path, const char *path, bool *exists) {
     H5L_info_t link;
-    return H5Lexists(file, path, H5P_DEFAULT) > 0 && H5Lget_info(file, path, &link, H5P_DEFAULT) >= 0 &&
-           link.type == H5L_TYPE_HARD;
+    const keel_status status = keel_h5_has(H5Lexists(file, path, H5P_DEFAULT), file_path, path, exists);
+    if (status || !*exists) return status;
+    if (H5Lget_info(file, path, &link, H5P_DEFAULT) < 0)
+        return keel_h5_fail(KEEL_ERR_FORMAT, file_path, "cannot look for %s", path);
+    *exists = link.type == H5L_TYPE_HARD;
+    return KEEL_OK;
 }
 
 // Data in this file alone, behind no filter but ours, in chunks of bearable size.
@@ -25,7 +30,8 @@ static bool layout_is_ours(hid_t dataset, size_t element_bytes) {
         unsigned flags, config;
         size_t parameters = 0;
         const H5Z_filter_t filter = H5Pget_filter2(list, (unsigned)i, &flags, &parameters, NULL, 0, NULL, &config);
-        ours = ours && (filter == H5Z_FILTER_SHUFFLE || filter == H5Z_FILTER_DEFLATE);
+        ours =
+            ours && (filter == H5Z_FILTER_SHUFFLE || filter == H5Z_FILTER_DEFLATE || filter == H5Z_FILTER_FLETCHER32);
     }
     hsize_t chunk[3];
     const int rank = layout == H5D_CHUNKED ? H5Pget_chunk(list, 3, chunk) : 0;
@@ -45,7 +51,10 @@ static keel_status not_of_the_form(const char *file_path, const char *path) {
 }
 
 static keel_status open_any(hid_t file, const char *file_path, const char *path, hid_t *dataset) {
-    if (!keel_dataset_exists(file, path)) return keel_fail(KEEL_ERR_FORMAT, "%s: no dataset %s", file_path, path);
+    bool exists = false;
+    const keel_status status = keel_dataset_find(file, file_path, path, &exists);
+    if (status) return status;
+    if (!exists) return keel_fail(KEEL_ERR_FORMAT, "%s: no dataset %s", file_path, path);
     *dataset = H5Dopen2(file, path, H5P_DEFAULT);
     return *dataset < 0 ? keel_h5_fail(KEEL_ERR_FORMAT, file_path, "cannot open %s", path) : KEEL_OK;
 }
@@ -85,6 +94,14 @@ keel_status keel_dataset_read_text(hid_t file, const char *file_path, const char
         status = keel_fail(KEEL_ERR_MEMORY, "%s: no memory for %s", file_path, path);
     else if (H5Dread(dataset, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, text) < 0)
         status = keel_h5_fail(KEEL_ERR_FORMAT, file_path, "cannot read %s", path);
+    bool checked = false;
+    if (!status)
+        status = keel_h5_has(H5Aexists(dataset, KEEL_ATTRIBUTE_CRC32), file_path, KEEL_ATTRIBUTE_CRC32, &checked);
+    if (checked) {
+        uint32_t sum = 0;
+        status = keel_h5_get_u32(dataset, file_path, KEEL_ATTRIBUTE_CRC32, &sum);
+        if (!status && sum != keel_row_checksum(0, text, bytes)) status = keel_row_checksum_fails(file_path, path, 0);
+    }
     if (space >= 0) H5Sclose(space);
     if (type >= 0) H5Tclose(type);
     H5Dclose(dataset);

@@ -12,8 +12,8 @@
 // No file of ours holds more bytes of values than this times its own: deflate gives at most 1032.
 #define KEEL_MOST_RATIO UINT64_C(1100)
 
-// True if PATH is in this file, not behind a link into another.
-bool keel_dataset_exists(hid_t file, const char *path);
+// *EXISTS: PATH, whose group exists, is in this file, not behind a link into another.
+keel_status keel_dataset_find(hid_t file, const char *file_path, const char *path, bool *exists);
 
 // Opens PATH if it has RANK dimensions of elements of TYPE (of a compound: at least its members), its data in this
 // file, behind no filter but ours, in chunks of bearable size; else KEEL_ERR_FORMAT. *DATASET is the caller's.

@@ -28,6 +28,12 @@ keel_status keel_h5_fail(keel_status status, const char *path, const char *forma
     return keel_fail(status, "%s: %s%s%s%s", path, what, *reason ? " (HDF5: " : "", reason, *reason ? ")" : "");
 }
 
+keel_status keel_h5_has(htri_t answer, const char *path, const char *name, bool *has) {
+    if (answer < 0) return keel_h5_fail(KEEL_ERR_FORMAT, path, "cannot look for %s", name);
+    *has = answer > 0;
+    return KEEL_OK;
+}
+
 keel_status keel_h5_access_list(hid_t *list) {
     const hid_t fapl = H5Pcreate(H5P_FILE_ACCESS);
     if (fapl < 0 || H5Pset_libver_bounds(fapl, H5F_LIBVER_LATEST, H5F_LIBVER_LATEST) < 0 ||
@@ -82,7 +88,10 @@ keel_status keel_h5_put_u64(hid_t object, const char *path, const char *name, ui
 
 // Opens the scalar attribute NAME. *TYPE is its type.
 static keel_status open_scalar(hid_t object, const char *path, const char *name, hid_t *attribute, hid_t *type) {
-    if (H5Aexists(object, name) <= 0) return keel_fail(KEEL_ERR_FORMAT, "%s: no attribute %s", path, name);
+    bool exists = false;
+    const keel_status status = keel_h5_has(H5Aexists(object, name), path, name, &exists);
+    if (status) return status;
+    if (!exists) return keel_fail(KEEL_ERR_FORMAT, "%s: no attribute %s", path, name);
     *attribute = H5Aopen(object, name, H5P_DEFAULT);
     if (*attribute < 0) return keel_h5_fail(KEEL_ERR_FORMAT, path, "cannot open attribute %s", name);
     const hid_t space = H5Aget_space(*attribute);

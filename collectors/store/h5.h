@@ -3,6 +3,7 @@
 #define KEEL_COLLECTORS_STORE_H5_H
 
 #include <hdf5.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -14,6 +15,9 @@ void keel_h5_quiet(void);
 
 // keel_fail with "PATH: WHAT: the innermost reason that HDF5 gives". To be called before any other HDF5 call.
 keel_status keel_h5_fail(keel_status status, const char *path, const char *format, ...) KEEL_PRINTF(3, 4);
+
+// ANSWER: of H5Lexists or H5Aexists about NAME, which cannot tell where the file is damaged: KEEL_ERR_FORMAT.
+keel_status keel_h5_has(htri_t answer, const char *path, const char *name, bool *has);
 
 // A file access list as every file of the store is opened: no locks by HDF5, since the writer holds one on the
 // directory and readers must get in; LATEST format; closing the file closes what is open of it.

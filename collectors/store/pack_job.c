@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "collectors/row.h"
+#include "collectors/store/checksum.h"
 #include "collectors/store/h5.h"
 #include "collectors/store/reserve.h"
 #include "collectors/store/schema.h"
@@ -20,6 +21,8 @@ typedef struct column_set { // a dataset that grows, in both files
     hsize_t rows;
     size_t chunk_rows, chunk_columns;
     hsize_t piece_columns; // a multiple of chunk_columns
+    const char *sums_path; // NULL: it has no checksums
+    uint32_t sum_column;
 } column_set;
 
 typedef struct place {
@@ -37,6 +40,8 @@ struct keel_pack_job {
     place next;                   // of the next piece to read
     place read[KEEL_PACK_PIECES]; // of those read and not written, oldest first
     size_t read_count;
+    uint32_t *sums; // [chunk_rows, micros] of the band of rows that is read, up to the piece's columns
+    size_t sums_capacity;
     uint64_t first_step, last_step;
     bool rising, any_step;
 };
@@ -62,6 +67,26 @@ static keel_status describe(keel_pack_job *job, const char *path, column_set *se
     return KEEL_OK;
 }
 
+// Where its checksums are; those of a segment that an earlier program wrote are nowhere.
+static keel_status find_sums(keel_pack_job *job, column_set *set) {
+    const char *path =
+        strcmp(set->what.path, KEEL_PATH_INCIDENTS) == 0 ? KEEL_PATH_INCIDENT_CHECKSUMS : KEEL_PATH_CHECKSUMS;
+    bool has = false;
+    keel_status status =
+        keel_h5_has(H5Aexists(set->from, KEEL_ATTRIBUTE_CHECKSUM), job->path, KEEL_ATTRIBUTE_CHECKSUM, &has);
+    if (status || !has) return status;
+    status = keel_h5_get_u32(set->from, job->path, KEEL_ATTRIBUTE_CHECKSUM, &set->sum_column);
+    if (status) return status;
+    set->sums_path = path;
+    const size_t needed = set->chunk_rows * keel_growing_micros(&set->what);
+    if (needed <= job->sums_capacity) return KEEL_OK;
+    uint32_t *sums = realloc(job->sums, needed * sizeof *sums);
+    if (!sums) return keel_fail(KEEL_ERR_MEMORY, "%s: no memory for checksums", job->path);
+    job->sums = sums;
+    job->sums_capacity = needed;
+    return KEEL_OK;
+}
+
 static keel_status open_set(keel_pack_job *job, const char *path, const char *doc) {
     column_set *set = &job->sets[job->set_count++]; // counted first: what is open is closed with the job
     keel_status status = describe(job, path, set);
@@ -78,6 +103,7 @@ static keel_status open_set(keel_pack_job *job, const char *path, const char *do
     if (chunk_bytes == 0 || chunk_bytes > job->piece_bytes)
         return keel_fail(KEEL_ERR_LIMIT, "%s: %s: its rows are not of a size that can be packed", job->path, path);
     set->piece_columns = job->piece_bytes / chunk_bytes * set->chunk_columns;
+    if ((status = find_sums(job, set))) return status;
     set->what.doc = doc;
     return keel_growing_create(job->target, job->packed_path, &set->what, true, set->rows, &set->to);
 }
@@ -89,18 +115,30 @@ static const keel_op_info *op_path(unsigned i, char path[KEEL_DATASET_PATH_BYTES
     return keel_op_get(op);
 }
 
+static keel_status has_link(const keel_pack_job *job, const char *path, bool *has) {
+    return keel_h5_has(H5Lexists(job->source, path, H5P_DEFAULT), job->path, path, has);
+}
+
+// An op as op_path counts them; a segment of before may lack its group.
+static keel_status has_op(const keel_pack_job *job, unsigned i, const char *path, bool *has) {
+    const keel_status status = has_link(job, keel_op_group_path((keel_op_group)(i % KEEL_GROUP_COUNT)), has);
+    return status || !*has ? status : has_link(job, path, has);
+}
+
 static keel_status open_sets(keel_pack_job *job) {
     // Their length is that of all others, and their values are looked at on the way.
     keel_status status = open_set(job, KEEL_PATH_STEPS, NULL);
     if (!status && job->sets[0].what.element_bytes != keel_record_bytes(KEEL_RECORD_STEP))
         status = keel_fail(KEEL_ERR_FORMAT, "%s: " KEEL_PATH_STEPS " has another type", job->path);
-    if (!status && H5Lexists(job->source, KEEL_PATH_SCALARS, H5P_DEFAULT) > 0)
-        status = open_set(job, KEEL_PATH_SCALARS, NULL);
+    bool has = false;
+    if (!status) status = has_link(job, KEEL_PATH_SCALARS, &has);
+    if (!status && has) status = open_set(job, KEEL_PATH_SCALARS, NULL);
     if (!status) status = open_set(job, KEEL_PATH_INCIDENTS, NULL);
     for (unsigned i = 0; !status && i < OP_PATHS; i++) {
         char path[KEEL_DATASET_PATH_BYTES];
         const keel_op_info *op = op_path(i, path);
-        if (H5Lexists(job->source, path, H5P_DEFAULT) > 0) status = open_set(job, path, op->doc);
+        status = has_op(job, i, path, &has);
+        if (!status && has) status = open_set(job, path, op->doc);
     }
     return status;
 }
@@ -137,22 +175,30 @@ static keel_status copy_tables(keel_pack_job *job) {
                                          KEEL_PATH_RANK_SERIES, KEEL_PATH_CONFIG};
     if (H5Aiterate2(job->source, H5_INDEX_NAME, H5_ITER_INC, NULL, copy_attribute, &job->target) < 0)
         return keel_h5_fail(KEEL_ERR_IO, job->packed_path, "cannot copy attributes");
-    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
-        if (H5Lexists(job->source, tables[i], H5P_DEFAULT) > 0 && // a segment of before has no series of ranks
-            H5Ocopy(job->source, tables[i], job->target, tables[i], H5P_DEFAULT, H5P_DEFAULT) < 0)
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
+        bool has = false;
+        const keel_status status = has_link(job, tables[i], &has);
+        if (status) return status;
+        // A segment of before has no series of ranks.
+        if (has && H5Ocopy(job->source, tables[i], job->target, tables[i], H5P_DEFAULT, H5P_DEFAULT) < 0)
             return keel_h5_fail(KEEL_ERR_IO, job->packed_path, "cannot copy %s", tables[i]);
+    }
     return keel_schema_make_groups(job->target, job->packed_path);
 }
 
-// True where packing gains something: a run of scalars alone is read faster as it is.
-static bool worth_packing(const keel_pack_job *job) {
-    if (H5Aexists(job->source, KEEL_ATTRIBUTE_RISING) > 0) return false; // done
+// *WORTH: packing gains something: a run of scalars alone is read faster as it is.
+static keel_status is_worth_packing(const keel_pack_job *job, bool *worth) {
+    bool has = false;
+    keel_status status =
+        keel_h5_has(H5Aexists(job->source, KEEL_ATTRIBUTE_RISING), job->path, KEEL_ATTRIBUTE_RISING, &has);
+    *worth = false;
+    if (status || has) return status; // done
     char path[KEEL_DATASET_PATH_BYTES];
-    for (unsigned i = 0; i < OP_PATHS; i++) {
+    for (unsigned i = 0; !status && !*worth && i < OP_PATHS; i++) {
         op_path(i, path);
-        if (H5Lexists(job->source, path, H5P_DEFAULT) > 0) return true;
+        status = has_op(job, i, path, worth);
     }
-    return false;
+    return status;
 }
 
 static keel_status open_source(keel_pack_job *job, hid_t access, uint64_t *bytes, bool *wanted) {
@@ -165,8 +211,7 @@ static keel_status open_source(keel_pack_job *job, hid_t access, uint64_t *bytes
     job->source = H5Fopen(job->path, H5F_ACC_RDONLY | (head.open ? H5F_ACC_SWMR_READ : 0), access);
     if (job->source < 0) return keel_h5_fail(KEEL_ERR_FORMAT, job->path, "cannot open it");
     *bytes = head.bytes;
-    *wanted = worth_packing(job);
-    return KEEL_OK;
+    return is_worth_packing(job, wanted);
 }
 
 static keel_status create_target(keel_pack_job *job, hid_t access, uint64_t source_bytes) {
@@ -240,6 +285,7 @@ void keel_pack_job_close(keel_pack_job *job) {
     if (job->packed_path) unlink(job->packed_path); // it has its final name, or is of no use
     free(job->path);
     free(job->packed_path);
+    free(job->sums);
     free(job);
 }
 
@@ -289,6 +335,44 @@ static keel_status read_piece(const keel_pack_job *job, const place *at, keel_pa
     return status;
 }
 
+static keel_status read_sums(const keel_pack_job *job, const column_set *set, hsize_t row, hsize_t rows,
+                             uint32_t *sums) {
+    const hid_t from = H5Dopen2(job->source, set->sums_path, H5P_DEFAULT), space = from < 0 ? -1 : H5Dget_space(from);
+    const hsize_t start[2] = {row, set->sum_column}, count[2] = {rows, 1};
+    const hid_t memory = H5Screate_simple(1, &rows, NULL);
+    keel_status status = KEEL_OK;
+    if (space < 0 || memory < 0 || H5Sselect_hyperslab(space, H5S_SELECT_SET, start, NULL, count, NULL) < 0 ||
+        H5Dread(from, H5T_STD_U32LE, memory, space, H5P_DEFAULT, sums) < 0)
+        status = keel_h5_fail(KEEL_ERR_FORMAT, job->path, "cannot read %s", set->sums_path);
+    if (memory >= 0) H5Sclose(memory);
+    if (space >= 0) H5Sclose(space);
+    if (from >= 0) H5Dclose(from);
+    return status;
+}
+
+// What is damaged must not get a checksum that vouches for it. A row comes in pieces, one after another.
+static keel_status check_piece(keel_pack_job *job, const place *at, const keel_pack_piece *piece) {
+    const column_set *set = &job->sets[at->set];
+    if (!set->sums_path) return KEEL_OK;
+    const size_t bytes = piece->columns * piece->element_bytes;
+    for (size_t i = 0; i < piece->rows * piece->micros; i++)
+        job->sums[i] = keel_row_checksum(at->column ? job->sums[i] : 0, piece->raw + i * bytes, bytes);
+    const hsize_t columns = keel_growing_columns(&set->what);
+    if (at->column + piece->columns < columns) return KEEL_OK;
+    uint32_t *wanted = malloc(piece->rows * sizeof *wanted);
+    if (!wanted) return keel_fail(KEEL_ERR_MEMORY, "%s: no memory for checksums", job->path);
+    keel_status status = read_sums(job, set, at->row, piece->rows, wanted);
+    for (size_t i = 0; !status && i < piece->rows; i++) {
+        const uint32_t *sums = job->sums + i * piece->micros;
+        uint32_t sum = sums[0];
+        for (size_t m = 1; m < piece->micros; m++)
+            sum = keel_row_checksum_join(sum, sums[m], columns * piece->element_bytes);
+        if (sum != wanted[i]) status = keel_row_checksum_fails(job->path, set->what.path, at->row + i);
+    }
+    free(wanted);
+    return status;
+}
+
 // The place after AT in its dataset.
 static void step_on(const keel_pack_job *job, place *at) {
     const column_set *set = &job->sets[at->set];
@@ -303,7 +387,8 @@ keel_status keel_pack_job_read(keel_pack_job *job, keel_pack_piece *piece, bool 
         job->next = (place){.set = job->next.set + 1};
     *more = job->next.set < job->set_count;
     if (!*more) return KEEL_OK;
-    const keel_status status = read_piece(job, &job->next, piece);
+    keel_status status = read_piece(job, &job->next, piece);
+    if (!status) status = check_piece(job, &job->next, piece);
     if (status) return status;
     if (job->next.set == 0) look_at_steps(job, piece);
     job->read[job->read_count++] = job->next;

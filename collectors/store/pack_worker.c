@@ -14,6 +14,7 @@
 #include <zlib.h>
 
 #include "collectors/helper_thread.h"
+#include "collectors/store/checksum.h"
 
 enum { LOWEST_PRIORITY = 19 };
 
@@ -53,8 +54,9 @@ static void shuffle(const keel_pack_piece *piece, size_t begin, unsigned char *o
     }
 }
 
-// Makes the chunk at column BEGIN at OUT. *BYTES: its length; *PLAIN: shuffled only. False without memory.
-static bool make_chunk(const keel_pack_piece *piece, size_t begin, unsigned char *shuffled, size_t chunk_bytes,
+// The chunk at column BEGIN without its checksum, at OUT. *BYTES: its length; *PLAIN: shuffled only. False without
+// memory.
+static bool pack_chunk(const keel_pack_piece *piece, size_t begin, unsigned char *shuffled, size_t chunk_bytes,
                        unsigned char *out, size_t *bytes, bool *plain) {
     *bytes = chunk_bytes;
     *plain = false;
@@ -79,9 +81,12 @@ static void compress_piece(keel_pack_piece *piece, unsigned char *shuffled) {
     piece->error = 0;
     for (size_t begin = 0; begin < piece->columns && !piece->error; begin += piece->chunk_columns, i++) {
         piece->offsets[i] = offset;
-        if (!make_chunk(piece, begin, shuffled, chunk_bytes, piece->packed + offset, &piece->bytes[i],
-                        &piece->plain[i]))
+        unsigned char *out = piece->packed + offset;
+        if (!pack_chunk(piece, begin, shuffled, chunk_bytes, out, &piece->bytes[i], &piece->plain[i]))
             piece->error = ENOMEM;
+        else
+            keel_chunk_checksum(out, piece->bytes[i], out + piece->bytes[i]);
+        piece->bytes[i] += KEEL_CHUNK_CHECKSUM_BYTES;
         offset += piece->bytes[i];
     }
     piece->chunk_count = i;
@@ -135,7 +140,7 @@ keel_status keel_pack_worker_open(size_t raw_bytes, size_t most_chunks, keel_pac
     for (int i = 0; i < KEEL_PACK_PIECES; i++) {
         keel_pack_piece *piece = &worker->pieces[i];
         piece->raw = malloc(raw_bytes);
-        piece->packed = malloc(raw_bytes);
+        piece->packed = malloc(raw_bytes + most_chunks * KEEL_CHUNK_CHECKSUM_BYTES);
         piece->offsets = calloc(most_chunks, sizeof *piece->offsets);
         piece->bytes = calloc(most_chunks, sizeof *piece->bytes);
         piece->plain = calloc(most_chunks, sizeof *piece->plain);

@@ -1,4 +1,5 @@
-// The thread that compresses pieces of datasets, as HDF5's shuffle and deflate filters would. No HDF5.
+// The thread that compresses pieces of datasets, as HDF5's filters shuffle, deflate and Fletcher-32 would. No
+// HDF5.
 #ifndef KEEL_COLLECTORS_STORE_PACK_WORKER_H
 #define KEEL_COLLECTORS_STORE_PACK_WORKER_H
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "collectors/store/checksum.h"
 #include "collectors/store/h5.h"
 #include "collectors/store/pack_worker.h"
 
@@ -310,6 +311,10 @@ keel_status keel_incident_from_record(keel_incident_record *record, const char *
 static const char *const group_paths[KEEL_GROUP_COUNT] = {
     [KEEL_GROUP_STATS] = "/stats", [KEEL_GROUP_MICRO] = "/micro", [KEEL_GROUP_RANKS] = "/ranks"};
 
+const char *keel_op_group_path(keel_op_group group) {
+    return group_paths[group];
+}
+
 void keel_op_path(keel_op_group group, keel_op op, char path[KEEL_DATASET_PATH_BYTES]) {
     snprintf(path, KEEL_DATASET_PATH_BYTES, "%s/%s", group_paths[group], keel_op_get(op)->name);
 }
@@ -354,13 +359,14 @@ void keel_growing_chunk(const keel_growing *growing, bool packed, hsize_t chunk[
     if (growing->rank > 1) chunk[growing->rank - 1] = columns;
 }
 
-static hid_t creation_list(const hsize_t *chunk, int rank, bool compressed) {
+static hid_t creation_list(const hsize_t *chunk, int rank, bool compressed, bool checked) {
     const hid_t list = H5Pcreate(H5P_DATASET_CREATE);
     if (list < 0) return -1;
     // Every value that /steps vouches for was written: filling chunks first would only write them twice.
     if (H5Pset_obj_track_times(list, false) >= 0 && H5Pset_chunk(list, rank, chunk) >= 0 &&
         H5Pset_fill_time(list, H5D_FILL_TIME_NEVER) >= 0 &&
-        (!compressed || (H5Pset_shuffle(list) >= 0 && H5Pset_deflate(list, KEEL_DEFLATE_LEVEL) >= 0)))
+        (!compressed || (H5Pset_shuffle(list) >= 0 && H5Pset_deflate(list, KEEL_DEFLATE_LEVEL) >= 0)) &&
+        (!checked || H5Pset_fletcher32(list) >= 0))
         return list;
     H5Pclose(list);
     return -1;
@@ -371,7 +377,7 @@ keel_status keel_growing_create(hid_t file, const char *file_path, const keel_gr
     hsize_t dims[3] = {rows, growing->tail[0], growing->tail[1]};
     hsize_t most[3] = {H5S_UNLIMITED, growing->tail[0], growing->tail[1]}, chunk[3];
     keel_growing_chunk(growing, packed, chunk);
-    const hid_t list = creation_list(chunk, growing->rank, packed && !growing->plain);
+    const hid_t list = creation_list(chunk, growing->rank, packed && !growing->plain, packed);
     const hid_t space = H5Screate_simple(growing->rank, dims, most);
     const hid_t dataset = list < 0 || space < 0
                               ? -1
@@ -395,7 +401,7 @@ static keel_status write_table(hid_t file, const char *path, const char *name, h
                                const void *data) {
     const hsize_t chunk = rows < TABLE_ROWS ? rows : TABLE_ROWS;
     const hid_t space = H5Screate_simple(1, &rows, NULL);
-    const hid_t list = rows == 0 ? H5Pcreate(H5P_DATASET_CREATE) : creation_list(&chunk, 1, true);
+    const hid_t list = rows == 0 ? H5Pcreate(H5P_DATASET_CREATE) : creation_list(&chunk, 1, true, true);
     const hid_t dataset =
         space < 0 || list < 0 || type < 0 ? -1 : H5Dcreate2(file, name, type, space, H5P_DEFAULT, list, H5P_DEFAULT);
     keel_status status = KEEL_OK;
@@ -450,6 +456,9 @@ static keel_status write_config(hid_t file, const char *path, const char *yaml) 
     keel_status status = KEEL_OK;
     if (dataset < 0 || H5Dwrite(dataset, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, yaml) < 0)
         status = keel_h5_fail(KEEL_ERR_IO, path, "cannot write " KEEL_PATH_CONFIG);
+    // HDF5 has filters for what is in chunks alone.
+    if (!status)
+        status = keel_h5_put_u32(dataset, path, KEEL_ATTRIBUTE_CRC32, keel_row_checksum(0, yaml, strlen(yaml) + 1));
     if (dataset >= 0) H5Dclose(dataset);
     if (space >= 0) H5Sclose(space);
     if (type >= 0) H5Tclose(type);

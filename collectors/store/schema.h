@@ -30,6 +30,13 @@ enum { KEEL_SCHEMA = 1 };
 #define KEEL_PATH_INCIDENTS    "/incidents"
 #define KEEL_PATH_CONFIG       "/config_yaml"
 #define KEEL_PATH_RANK_SERIES  "/rank_series"
+// Only where the segment is not packed: of each row of each dataset, and of the incidents. A dataset has its column as
+// an attribute.
+#define KEEL_PATH_CHECKSUMS          "/checksums"          // [row, k]
+#define KEEL_PATH_INCIDENT_CHECKSUMS "/incident_checksums" // [revision]
+#define KEEL_ATTRIBUTE_CHECKSUM      "checksum_column"
+// Of /config_yaml: its crc32.
+#define KEEL_ATTRIBUTE_CRC32 "crc32"
 
 enum { KEEL_STORED_SCALAR_BYTES = 64, KEEL_ENUM_NAME_BYTES = 24, KEEL_DATASET_PATH_BYTES = 64 };
 
@@ -40,6 +47,7 @@ typedef enum keel_op_group {
     KEEL_GROUP_RANKS, // [row, j]
     KEEL_GROUP_COUNT
 } keel_op_group;
+const char *keel_op_group_path(keel_op_group group);                                    // "/stats"
 void keel_op_path(keel_op_group group, keel_op op, char path[KEEL_DATASET_PATH_BYTES]); // "/stats/norm"
 
 // ---- records: the same bytes in memory and in the file, so that HDF5 has nothing to convert ----
@@ -123,7 +131,7 @@ typedef struct keel_growing {
 hsize_t keel_growing_columns(const keel_growing *growing);
 hsize_t keel_growing_micros(const keel_growing *growing);
 // Live: about 256 KiB, not compressed. Wide rather than high: fewer writes a row, and fewer rows that a segment's end
-// leaves unused. Packed: [256, 16] of 8 bytes, shuffle and deflate, but for a plain one.
+// leaves unused. Packed: [256, 16] of 8 bytes, shuffle and deflate, but for a plain one, and a checksum.
 void keel_growing_chunk(const keel_growing *growing, bool packed, hsize_t chunk[3]);
 // With ROWS rows, nothing allocated. *DATASET is the caller's.
 keel_status keel_growing_create(hid_t file, const char *file_path, const keel_growing *growing, bool packed,

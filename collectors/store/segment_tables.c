@@ -62,12 +62,14 @@ static keel_status read_micro_sites(hid_t file, const char *path, keel_segment_t
 }
 
 static keel_status read_rank_series(hid_t file, const char *path, keel_segment_tables *t) {
-    if (!keel_dataset_exists(file, KEEL_PATH_RANK_SERIES)) return KEEL_OK; // written before there were any
+    bool exists = false;
+    keel_status status = keel_dataset_find(file, path, KEEL_PATH_RANK_SERIES, &exists);
+    if (status || !exists) return status; // written before there were any
     const hid_t type = keel_record_type(KEEL_RECORD_RANK_SERIES);
     if (type < 0) return keel_h5_fail(KEEL_ERR_MEMORY, path, "no record types");
     void *table = NULL;
-    const keel_status status = keel_dataset_read_table(file, path, KEEL_PATH_RANK_SERIES, type, MOST_SERIES, &table,
-                                                       &t->info.rank_series_count);
+    status = keel_dataset_read_table(file, path, KEEL_PATH_RANK_SERIES, type, MOST_SERIES, &table,
+                                     &t->info.rank_series_count);
     H5Tclose(type);
     if (status) return status;
     t->info.rank_series = t->rank_series = table;
@@ -115,9 +117,11 @@ static keel_status read_origin(hid_t file, const char *path, keel_segment_tables
 }
 
 static keel_status read_packed(hid_t file, const char *path, keel_segment_tables *t) {
-    if (H5Aexists(file, KEEL_ATTRIBUTE_RISING) <= 0) return KEEL_OK;
+    bool packed = false;
+    keel_status status = keel_h5_has(H5Aexists(file, KEEL_ATTRIBUTE_RISING), path, KEEL_ATTRIBUTE_RISING, &packed);
+    if (status || !packed) return status;
     uint32_t rising = 0;
-    keel_status status = keel_h5_get_u32(file, path, KEEL_ATTRIBUTE_RISING, &rising);
+    status = keel_h5_get_u32(file, path, KEEL_ATTRIBUTE_RISING, &rising);
     if (!status) status = keel_h5_get_u64(file, path, KEEL_ATTRIBUTE_FIRST, &t->first_step);
     if (!status) status = keel_h5_get_u64(file, path, KEEL_ATTRIBUTE_LAST, &t->last_step);
     t->rising = rising == 1;
@@ -127,9 +131,11 @@ static keel_status read_packed(hid_t file, const char *path, keel_segment_tables
 static keel_status read_attributes(hid_t file, const char *path, keel_segment_tables *t) {
     keel_run_info *info = &t->info;
     uint32_t schema = 0;
-    if (H5Aexists(file, KEEL_ATTRIBUTE_SCHEMA) <= 0)
-        return keel_fail(KEEL_ERR_FORMAT, "%s: an HDF5 file, but not a store of Evenkeel", path);
-    keel_status status = keel_h5_get_u32(file, path, KEEL_ATTRIBUTE_SCHEMA, &schema);
+    bool is_store = false;
+    keel_status status = keel_h5_has(H5Aexists(file, KEEL_ATTRIBUTE_SCHEMA), path, KEEL_ATTRIBUTE_SCHEMA, &is_store);
+    if (status) return status;
+    if (!is_store) return keel_fail(KEEL_ERR_FORMAT, "%s: an HDF5 file, but not a store of Evenkeel", path);
+    status = keel_h5_get_u32(file, path, KEEL_ATTRIBUTE_SCHEMA, &schema);
     if (!status && schema != KEEL_SCHEMA)
         status = keel_fail(KEEL_ERR_FORMAT, "%s: written with schema %u; this program reads schema %d", path, schema,
                            KEEL_SCHEMA);

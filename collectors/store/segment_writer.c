@@ -9,6 +9,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "collectors/store/checksum.h"
 #include "collectors/store/file_copy.h"
 #include "collectors/store/h5.h"
 #include "collectors/store/reserve.h"
@@ -36,19 +37,25 @@ struct keel_segment_writer {
     hid_t file, step_type, incident_type;
     keel_reserve reserve; // its fd belongs to HDF5
     uint64_t end;         // of what HDF5 has allocated; the file is at least that long
-    column_set *columns;  // scalars, stats and micro
+    column_set *columns;  // scalars, stats, micro and ranks, then the checksums
     size_t column_count;
-    column_set steps, incidents;
+    column_set steps, incidents, incident_sums;
+    uint32_t *sums;      // [column_count] of a row: of each column but the last, then of the step
     uint64_t chunk_rows; // of the widest dataset
 };
 
 // ---- open ----
 
-static keel_status open_columns(keel_segment_writer *w, column_set *set) {
+enum { NO_SUM = -1 };
+
+// SUM: its column among the checksums.
+static keel_status open_columns(keel_segment_writer *w, column_set *set, int sum) {
     hsize_t chunk[3];
     keel_growing_chunk(&set->what, false, chunk);
     set->dataset = set->memory_space = set->file_space = -1;
-    const keel_status status = keel_growing_create(w->file, w->new_path, &set->what, false, 0, &set->dataset);
+    keel_status status = keel_growing_create(w->file, w->new_path, &set->what, false, 0, &set->dataset);
+    if (!status && sum != NO_SUM)
+        status = keel_h5_put_u32(set->dataset, w->new_path, KEEL_ATTRIBUTE_CHECKSUM, (uint32_t)sum);
     if (status) return status;
     const hsize_t row[3] = {1, set->what.tail[0], set->what.tail[1]};
     set->memory_space = H5Screate_simple(set->what.rank, row, NULL);
@@ -76,10 +83,10 @@ static void describe(column_set *set, keel_op_group group, keel_op op, hsize_t m
     keel_op_path(group, op, set->what.path);
 }
 
-// Scalars first, then every op of sites, micro-batches and ranks; none has zero columns.
+// Scalars first, then every op of sites, micro-batches and ranks, then the checksums; none has zero columns.
 static keel_status list_columns(keel_segment_writer *w) {
     const keel_run_info *info = w->info;
-    w->columns = calloc(KEEL_GROUP_COUNT * KEEL_OP_COUNT + 1, sizeof *w->columns);
+    w->columns = calloc(KEEL_GROUP_COUNT * KEEL_OP_COUNT + 2, sizeof *w->columns);
     if (!w->columns) return keel_fail(KEEL_ERR_MEMORY, "%s: no memory for its datasets", w->path);
     size_t count = 0;
     if (info->scalar_count > 0)
@@ -98,7 +105,21 @@ static keel_status list_columns(keel_segment_writer *w) {
         if (info->rank_op_stored[op])
             describe(&w->columns[count++], KEEL_GROUP_RANKS, (keel_op)op, 0, info->rank_series_count);
     }
+    w->columns[count++] = (column_set){.what = {.path = KEEL_PATH_CHECKSUMS,
+                                                .doc = "crc32 of a row of each dataset, in the column that is its "
+                                                       "attribute " KEEL_ATTRIBUTE_CHECKSUM,
+                                                .type = H5T_STD_U32LE,
+                                                .element_bytes = sizeof *w->sums,
+                                                .rank = 2,
+                                                .tail = {count}}};
     w->column_count = count;
+    w->sums = calloc(count, sizeof *w->sums);
+    if (!w->sums) return keel_fail(KEEL_ERR_MEMORY, "%s: no memory for its datasets", w->path);
+    w->incident_sums.what = (keel_growing){.path = KEEL_PATH_INCIDENT_CHECKSUMS,
+                                           .doc = "crc32 of each record",
+                                           .type = H5T_STD_U32LE,
+                                           .element_bytes = sizeof *w->sums,
+                                           .rank = 1};
     w->incidents.what = (keel_growing){.path = KEEL_PATH_INCIDENTS,
                                        .doc = "append-only; the highest revision of an id wins",
                                        .type = w->incident_type,
@@ -117,7 +138,7 @@ static keel_status open_datasets(keel_segment_writer *w) {
     uint64_t widest = 0;
     for (size_t i = 0; !status && i < w->column_count; i++) {
         column_set *set = &w->columns[i];
-        if ((status = open_columns(w, set))) {
+        if ((status = open_columns(w, set, i + 1 < w->column_count ? (int)i : NO_SUM))) {
             w->column_count = i + 1; // those that close() has to look at
             break;
         }
@@ -125,8 +146,9 @@ static keel_status open_datasets(keel_segment_writer *w) {
         widest = set->chunk_row_bytes;
         w->chunk_rows = set->chunk_rows;
     }
-    if (!status) status = open_columns(w, &w->incidents);
-    if (!status) status = open_columns(w, &w->steps);
+    if (!status) status = open_columns(w, &w->incidents, 0);
+    if (!status) status = open_columns(w, &w->incident_sums, NO_SUM);
+    if (!status) status = open_columns(w, &w->steps, (int)w->column_count - 1);
     if (!status && widest == 0) w->chunk_rows = w->steps.chunk_rows;
     return status;
 }
@@ -203,6 +225,7 @@ keel_status keel_segment_writer_open(const char *directory, uint32_t number, con
     w->file = w->step_type = w->incident_type = -1;
     w->steps.dataset = w->steps.memory_space = w->steps.file_space = -1;
     w->incidents.dataset = w->incidents.memory_space = w->incidents.file_space = -1;
+    w->incident_sums.dataset = w->incident_sums.memory_space = w->incident_sums.file_space = -1;
     w->path = keel_segment_path(directory, number, "");
     w->new_path = keel_segment_path(directory, number, KEEL_SEGMENT_NEW);
     const uint64_t first =
@@ -275,6 +298,10 @@ static keel_status append(keel_segment_writer *w, column_set *set, const void *d
     return KEEL_OK;
 }
 
+static size_t row_bytes(const column_set *set) {
+    return keel_growing_micros(&set->what) * keel_growing_columns(&set->what) * set->what.element_bytes;
+}
+
 static const void *row_data(const column_set *set, const keel_row *row) {
     if (set->op == KEEL_OP_COUNT) return row->scalars;
     const bool is_count = keel_op_get(set->op)->is_count;
@@ -289,14 +316,20 @@ static const void *row_data(const column_set *set, const keel_row *row) {
 }
 
 keel_status keel_segment_writer_row(keel_segment_writer *w, const keel_row *row) {
+    const size_t last = w->column_count - 1;
+    keel_step_record record;
+    keel_step_to_record(row, &record);
     keel_status status = reserve(w, growth_of_columns(w));
-    for (size_t i = 0; !status && i < w->column_count; i++)
-        status = append(w, &w->columns[i], row_data(&w->columns[i], row));
+    for (size_t i = 0; !status && i < last; i++) {
+        const void *data = row_data(&w->columns[i], row);
+        w->sums[i] = keel_row_checksum(0, data, row_bytes(&w->columns[i]));
+        status = append(w, &w->columns[i], data);
+    }
+    w->sums[last] = keel_row_checksum(0, &record, sizeof record);
+    if (!status) status = append(w, &w->columns[last], w->sums);
     if (!status) status = flush(w);
     // A refusal here leaves the values written and not vouched for: the next try writes them again.
     if (!status) status = reserve(w, growth(&w->steps));
-    keel_step_record record;
-    keel_step_to_record(row, &record);
     if (!status) status = append(w, &w->steps, &record);
     if (!status) status = flush(w);
     if (status) return status;
@@ -308,11 +341,16 @@ keel_status keel_segment_writer_row(keel_segment_writer *w, const keel_row *row)
 keel_status keel_segment_writer_incident(keel_segment_writer *w, const keel_incident *incident) {
     keel_incident_record record;
     keel_incident_to_record(incident, &record);
-    keel_status status = reserve(w, growth(&w->incidents));
+    const uint32_t sum = keel_row_checksum(0, &record, sizeof record);
+    keel_status status = reserve(w, growth(&w->incidents) + growth(&w->incident_sums));
+    if (!status) status = append(w, &w->incident_sums, &sum);
+    if (!status) status = flush(w);
     if (!status) status = append(w, &w->incidents, &record);
     if (!status) status = flush(w);
-    if (!status) w->incidents.rows++;
-    return status;
+    if (status) return status;
+    w->incident_sums.rows++;
+    w->incidents.rows++;
+    return KEEL_OK;
 }
 
 // ---- the rest ----
@@ -344,6 +382,7 @@ keel_status keel_segment_writer_close(keel_segment_writer *w) {
     for (size_t i = 0; i < w->column_count; i++) close_columns(&w->columns[i]);
     close_columns(&w->steps);
     close_columns(&w->incidents);
+    close_columns(&w->incident_sums);
     if (w->step_type >= 0) H5Tclose(w->step_type);
     if (w->incident_type >= 0) H5Tclose(w->incident_type);
     if (w->file >= 0) {
@@ -361,6 +400,7 @@ keel_status keel_segment_writer_close(keel_segment_writer *w) {
     else
         keel_reserve_trim(w->path);
     free(w->columns);
+    free(w->sums);
     free(w->path);
     free(w->new_path);
     free(w);
