@@ -315,6 +315,10 @@ static const void *row_data(const column_set *set, const keel_row *row) {
     }
 }
 
+keel_status keel_segment_writer_make_room(keel_segment_writer *w) {
+    return reserve(w, growth_of_columns(w) + growth(&w->steps));
+}
+
 keel_status keel_segment_writer_row(keel_segment_writer *w, const keel_row *row) {
     const size_t last = w->column_count - 1;
     keel_step_record record;

@@ -18,6 +18,9 @@ keel_status keel_segment_writer_open(const char *directory, uint32_t number, con
 // Gives it its name: from now on readers see it. ASIDE: makes a copy of what it is now under its name; again and again.
 keel_status keel_segment_writer_publish(keel_segment_writer *writer);
 
+// Takes the blocks that the next row needs. KEEL_ERR_LIMIT: no space.
+keel_status keel_segment_writer_make_room(keel_segment_writer *writer);
+
 // Both leave the file as it was for readers unless they succeed, and may be called again. KEEL_ERR_LIMIT: no space;
 // HDF5 was not called. After any other failure the writer must be closed.
 keel_status keel_segment_writer_row(keel_segment_writer *writer, const keel_row *row);

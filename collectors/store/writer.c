@@ -287,6 +287,8 @@ static keel_status start(void *context, const keel_run_info *info) {
     s->origin = count > 0 ? KEEL_ORIGIN_RESUME : KEEL_ORIGIN_START;
     free(numbers);
     if (!status) status = open_segment(s);
+    // That nothing can be recorded is to be known before the first step.
+    if (!status) status = keel_segment_writer_make_room(s->segment);
     if (status != KEEL_ERR_LIMIT) return status;
     say_pause(s, status);
     return KEEL_OK;

@@ -35,12 +35,16 @@ static int unmount_disk(void **state) {
     return rig_no_handles_left(state);
 }
 
-static void open_on_disk(rig *r) {
+static void open_with(rig *r, uint64_t ops) {
     if (!mounted) skip();
-    rig_open(r, SITES, OPS, false);
+    rig_open(r, SITES, ops, false);
     rmdir(r->directory);
     snprintf(r->directory, sizeof r->directory, "%s/run", disk);
     capture_log();
+}
+
+static void open_on_disk(rig *r) {
+    open_with(r, OPS);
 }
 
 static void ballast_path(char path[64]) {
@@ -152,20 +156,28 @@ static void test_full_to_the_end(void **state) {
 
 static void test_full_from_the_start(void **state) {
     (void)state;
-    rig r;
-    open_on_disk(&r);
-    fill(64 << 10);
-    keel_sink sink = rig_sink(&r, 0, 60);
-    assert_int_equal(captured_with("no space"), 1);
-    rig_write(&r, &sink, 1, 20, 0);
-    make_space();
-    usleep(1100000); // a new segment is tried once a second
-    rig_write(&r, &sink, 21, 30, 0);
-    sink.close(sink.context);
-    assert_int_equal(captured_with("PAUSES"), 1);
-    assert_int_equal(captured_with("recording goes on"), 1);
-    assert_int_equal(check_stored(&r, 30), 30);
-    rig_close(&r);
+    // No file; a file, and no row.
+    const uint64_t left[] = {64 << 10, 2 << 20}, ops[] = {OPS, (UINT64_C(1) << KEEL_OP_COUNT) - 1};
+    for (size_t i = 0; i < sizeof left / sizeof *left; i++) {
+        rig r;
+        open_with(&r, ops[i]);
+        fill(left[i]);
+        keel_sink sink = rig_sink(&r, 0, 60);
+        assert_int_equal(captured_with("RECORDING PAUSES, no space is left"), 1);
+        struct stat file;
+        char path[96];
+        snprintf(path, sizeof path, "%s/keel-0000.h5", r.directory);
+        assert_int_equal(stat(path, &file), i ? 0 : -1);
+        rig_write(&r, &sink, 1, 20, 0);
+        make_space();
+        usleep(1100000); // a new segment is tried once a second
+        rig_write(&r, &sink, 21, 30, 0);
+        sink.close(sink.context);
+        assert_int_equal(captured_with("PAUSES"), 1);
+        assert_int_equal(captured_with("recording goes on"), 1);
+        assert_int_equal(check_stored(&r, 30), 30);
+        rig_close(&r);
+    }
 }
 
 static bool is_packing(const rig *r) {
