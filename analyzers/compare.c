@@ -335,6 +335,14 @@ static keel_status judge_all(keel_comparison *c, judge *j) {
     return order_partings(c);
 }
 
+bool keel_op_is_label(keel_op op) {
+    static const keel_op labels[] = {KEEL_OP_rank_nonfinite, KEEL_OP_micro_nonfinite, KEEL_OP_rank_low,
+                                     KEEL_OP_rank_high,      KEEL_OP_replica_rank,    KEEL_OP_replica_peer};
+    for (size_t i = 0; i < sizeof labels / sizeof *labels; i++)
+        if (op == labels[i]) return true;
+    return false;
+}
+
 keel_status keel_compare(keel_run_rows *a, keel_run_rows *b, const keel_compare_options *options,
                          keel_comparison **comparison) {
     keel_comparison *c = calloc(1, sizeof *c);

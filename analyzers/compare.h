@@ -56,8 +56,12 @@ typedef struct keel_comparison {
     keel_compared_values *group_values; // [group_count]
 } keel_comparison;
 
-// The rows must outlive the comparison, and give what keel_joined_ops asks for. KEEL_ERR_NOT_FOUND if they have no step
-// in common.
+// True if the values of OP are numbers of a rank or of a micro-batch: those are the same or not, and have no
+// difference.
+bool keel_op_is_label(keel_op op);
+
+// OPTIONS->op is no label. The rows must outlive the comparison, and give what keel_joined_ops asks for.
+// KEEL_ERR_NOT_FOUND if they have no step in common.
 keel_status keel_compare(keel_run_rows *a, keel_run_rows *b, const keel_compare_options *options,
                          keel_comparison **comparison);
 void keel_comparison_free(keel_comparison *comparison); // NULL is fine

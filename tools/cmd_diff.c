@@ -36,7 +36,7 @@ static void print_usage(FILE *out) {
           "                 first that is not exactly the same\n"
           "  --from STEP    compare from this step on\n"
           "  --to STEP      compare to this step\n"
-          "  --op OP        the statistic of tensors to compare; norm\n"
+          "  --op OP        the statistic of tensors to compare; norm. Not one that is the number of a rank\n"
           "  --json         for programs\n\n"
           "exit: 0 the same within the tolerance, 1 they part, 2 could not be compared\n",
           out);
@@ -85,6 +85,11 @@ static int parse(int argc, char **argv, diff_arguments *a) {
         case OP:
             a->options.op = keel_op_find(optarg);
             if (a->options.op == KEEL_OP_COUNT) return fail_usage("no such op: ", optarg);
+            if (keel_op_is_label(a->options.op))
+                return fail_usage(
+                    "a number of a rank or micro-batch is the same or not, and has no difference: look at "
+                    "it with keel dump RUN --op ",
+                    optarg);
             break;
         case JSON:
             a->json = true;

@@ -305,11 +305,16 @@ static void check_usage(const char *what, int argc, char **argv) {
 
 static void bad_usage_is_one_line(void **unused) {
     (void)unused;
+    static const char *const labels[] = {"rank_low",        "rank_high",    "rank_nonfinite",
+                                         "micro_nonfinite", "replica_rank", "replica_peer"};
     check_usage("two runs are compared", 2, (char *[]){"diff", "a", NULL});
     check_usage("--tolerance wants a number from 0", 5, (char *[]){"diff", "a", "b", "--tolerance", "-1", NULL});
     check_usage("--from wants a step", 5, (char *[]){"diff", "a", "b", "--from", "x", NULL});
     check_usage("--from is beyond --to", 7, (char *[]){"diff", "a", "b", "--from", "9", "--to", "3", NULL});
     check_usage("no such op: mode", 5, (char *[]){"diff", "a", "b", "--op", "mode", NULL});
+    for (size_t i = 0; i < sizeof labels / sizeof *labels; i++)
+        check_usage("has no difference: look at it with keel dump RUN --op", 5,
+                    (char *[]){"diff", "a", "b", "--op", (char *)labels[i], NULL});
     check_usage("no such option: --nothing", 4, (char *[]){"diff", "a", "b", "--nothing", NULL});
     check_usage("keel diff: /nonexistent/a: ", 3, (char *[]){"diff", "/nonexistent/a", "/nonexistent/b", NULL});
 }
