@@ -366,13 +366,13 @@ static keel_status train(const arguments *args, bool threaded) {
     console.output_dir = config->runner.output_dir;
     console.interval = (uint64_t)config->runner.log_interval;
     console.drop_rates = config->model.moe.callback_moe_droprate;
-    status = keel_trainer_open(config, MPI_COMM_WORLD, probe, args->resume,
-                               &(keel_trainer_report){.context = &console,
-                                                      .progress = print_progress,
-                                                      .step = print_step,
-                                                      .routing = take_routing,
-                                                      .note = print_note},
-                               &trainer);
+    const keel_trainer_report report = {.context = &console,
+                                        .progress = print_progress,
+                                        .step = print_step,
+                                        .routing = take_routing,
+                                        .note = print_note};
+    status = (args->print_structure ? keel_trainer_open_structure : keel_trainer_open)(config, MPI_COMM_WORLD, probe,
+                                                                                       args->resume, &report, &trainer);
     keel_affinity_enter(&affinity, KEEL_CPU_MAIN);
     if ((status = agree(status))) goto done;
     if (args->print_structure) {

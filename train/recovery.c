@@ -25,15 +25,16 @@ static keel_status take(const keel_checkpoint_folder *folder, const keel_checkpo
     return status;
 }
 
-keel_status keel_recover(keel_checkpoint_folder *folder, const keel_facts *facts, keel_note *note, void *context,
-                         keel_checkpoint *checkpoint) {
+keel_status keel_recover(keel_checkpoint_folder *folder, const keel_facts *facts, bool look, keel_note *note,
+                         void *context, keel_checkpoint *checkpoint) {
     const size_t found = folder->count;
-    while (folder->count) {
-        const keel_checkpoint_entry newest = folder->entries[folder->count - 1];
+    for (size_t left = found; left > 0; left--) {
+        const keel_checkpoint_entry newest = folder->entries[left - 1];
         keel_status status = take(folder, &newest, facts, "resumed from ", note, context, checkpoint);
         if (status != KEEL_ERR_FORMAT) return status;
-        tell(note, context, keel_error(), "; set aside, the one before it is tried");
-        status = keel_checkpoint_folder_set_aside(folder, newest.step);
+        tell(note, context, keel_error(),
+             look ? "; passed over, the one before it is tried" : "; set aside, the one before it is tried");
+        status = look ? KEEL_OK : keel_checkpoint_folder_set_aside(folder, newest.step);
         if (status) return status;
     }
     if (found) return keel_fail(KEEL_ERR_NOT_FOUND, "%s: none of its %zu checkpoints is whole", folder->path, found);

@@ -11,9 +11,11 @@
 
 // Two runs in one folder would move and overwrite each other's checkpoints. A file system without locks is taken as it
 // is. The lock goes with the process, however that ends.
-static keel_status lock_output(keel_trainer *trainer) {
+keel_status keel_trainer_lock_output(keel_trainer *trainer) {
     const char *path = trainer->config->runner.output_dir;
+    if (trainer->output_lock >= 0) return KEEL_OK;
     trainer->output_lock = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (trainer->output_lock < 0 && errno == ENOENT) return KEEL_OK;
     if (trainer->output_lock < 0) return keel_fail(KEEL_ERR_IO, "%s: cannot be opened: %s", path, strerror(errno));
     if (flock(trainer->output_lock, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
         return keel_fail(KEEL_ERR_USAGE, "%s: another training writes there: name another runner_config.output_dir",
@@ -25,7 +27,7 @@ keel_status keel_trainer_begin_folders(keel_trainer *trainer) {
     char *moved = NULL;
     keel_status status = keel_make_folders(trainer->config->runner.output_dir);
     if (status) return keel_fail(status, "runner_config.output_dir: %s", keel_error());
-    status = lock_output(trainer);
+    status = keel_trainer_lock_output(trainer);
     if (!status) status = keel_checkpoint_folder_begin(&trainer->folder, trainer->new_run, &moved);
     if (moved) keel_trainer_note(trainer, "the checkpoints of an earlier run are now in %s", moved);
     free(moved);

@@ -33,17 +33,44 @@ static void note_plain(void *trainer, const char *text) {
 
 // ---- data ----
 
-static keel_status prepare_shards(const keel_trainer *trainer) {
+static keel_status prepare_shards(keel_trainer *trainer) {
     const keel_dataset_config *dataset = &trainer->config->dataset;
     keel_shards_plan plan = {.text = dataset->text,
                              .text_count = dataset->text_count,
                              .folder = dataset->shards,
-                             .shard_tokens = (uint64_t)dataset->shard_tokens};
+                             .shard_tokens = (uint64_t)dataset->shard_tokens,
+                             .look = trainer->look};
     const keel_status status = keel_tokenizer_find("byte", &plan.tokenizer);
     if (status) return status;
-    return keel_shards_prepare(&plan, &(keel_shards_listener){.context = trainer->report.context,
-                                                              .progress = trainer->report.progress,
-                                                              .note = trainer->report.note});
+    return keel_shards_prepare(&plan,
+                               &(keel_shards_listener){.context = trainer->report.context,
+                                                       .progress = trainer->report.progress,
+                                                       .note = trainer->report.note},
+                               &trainer->shards_hold);
+}
+
+static keel_status read_nothing(void *context, uint64_t index, uint32_t *tokens) {
+    (void)context, (void)index, (void)tokens;
+    return keel_fail(KEEL_ERR_USAGE, "no shards to read from");
+}
+
+// Shards that are still to be made, for a structure to be printed.
+static const keel_sequences no_shards = {.count = UINT64_MAX / 2, .identity = "", .read = read_nothing};
+
+static keel_status open_shards(keel_trainer *trainer, const keel_sequences **sequences) {
+    const keel_train_config *config = trainer->config;
+    const keel_comm *world = &trainer->mesh.world;
+    const bool may_lack = trainer->look && !trainer->replay_step && config->dataset.text_count > 0;
+    const keel_status status = keel_agree(world, world->rank == 0 ? prepare_shards(trainer) : KEEL_OK);
+    if (status == KEEL_ERR_NOT_FOUND && may_lack) {
+        keel_trainer_note(trainer, "%s: no shards yet: they are made when the training begins", config->dataset.shards);
+        *sequences = &no_shards;
+        return KEEL_OK;
+    }
+    if (status) return status;
+    *sequences = &trainer->own_sequences;
+    return keel_sequences_open_shards(config->dataset.shards, (size_t)config->model.seq_length,
+                                      (uint64_t)config->model.vocab_size, &trainer->own_sequences);
 }
 
 static keel_status open_data(keel_trainer *trainer, const keel_sequences *given) {
@@ -51,13 +78,7 @@ static keel_status open_data(keel_trainer *trainer, const keel_sequences *given)
     const keel_comm *world = &trainer->mesh.world;
     keel_status status = KEEL_OK;
     const size_t seq_length = (size_t)config->model.seq_length;
-    if (!given) {
-        status = keel_agree(world, world->rank == 0 ? prepare_shards(trainer) : KEEL_OK);
-        if (status) return status;
-        status = keel_sequences_open_shards(config->dataset.shards, seq_length, (uint64_t)config->model.vocab_size,
-                                            &trainer->own_sequences);
-        given = &trainer->own_sequences;
-    }
+    if (!given) status = open_shards(trainer, &given);
     if (!status)
         status = keel_loader_init(&(keel_loader_plan){.sequences = given,
                                                       .seq_length = seq_length,
@@ -299,13 +320,14 @@ static keel_status find_weights(keel_trainer *trainer, found *out) {
 }
 
 static keel_status find_state(keel_trainer *trainer, bool resume, found *out) {
-    const keel_status status = keel_checkpoint_folder_open(trainer->config->runner.output_dir, &trainer->folder);
+    keel_status status = resume && !trainer->look ? keel_trainer_lock_output(trainer) : KEEL_OK;
+    if (!status) status = keel_checkpoint_folder_open(trainer->config->runner.output_dir, &trainer->folder);
     if (status) return keel_fail(status, "runner_config.output_dir: %s", keel_error());
     if (!resume) return find_weights(trainer, out);
     if (trainer->replay_step)
         return keel_recover_before(&trainer->folder, trainer->replay_step, &trainer->facts, note_plain, trainer,
                                    &out->checkpoint);
-    return keel_recover(&trainer->folder, &trainer->facts, note_plain, trainer, &out->checkpoint);
+    return keel_recover(&trainer->folder, &trainer->facts, trainer->look, note_plain, trainer, &out->checkpoint);
 }
 
 // All start with the same bits, whatever machine they run on.
@@ -390,17 +412,18 @@ static void note_idle_settings(const keel_trainer *trainer) {
 }
 
 static keel_status open_trainer(const keel_train_config *config, const keel_sequences *sequences, MPI_Comm comm,
-                                keel_probe *probe, bool resume, uint64_t replay_step, const keel_trainer_report *report,
-                                keel_trainer **trainer) {
+                                keel_probe *probe, bool resume, bool look, uint64_t replay_step,
+                                const keel_trainer_report *report, keel_trainer **trainer) {
     keel_trainer *made = calloc(1, sizeof *made);
     if (!made) return keel_fail(KEEL_ERR_MEMORY, "no memory for the trainer");
     made->config = config;
     made->probe = probe;
     made->new_run = !resume;
+    made->look = look;
     made->replay_step = replay_step;
     made->control_op = MPI_OP_NULL;
     made->cpu_wait = keel_cpu_wait_open();
-    made->output_lock = -1;
+    made->output_lock = made->shards_hold = -1;
     keel_status status = keel_mesh_open(&config->parallel, comm, &made->mesh);
     if (status) goto fail;
     const keel_comm *world = &made->mesh.world;
@@ -421,13 +444,18 @@ fail:
 keel_status keel_trainer_open_with(const keel_train_config *config, const keel_sequences *sequences, MPI_Comm comm,
                                    keel_probe *probe, bool resume, const keel_trainer_report *report,
                                    keel_trainer **trainer) {
-    return open_trainer(config, sequences, comm, probe, resume, 0, report, trainer);
+    return open_trainer(config, sequences, comm, probe, resume, false, 0, report, trainer);
 }
 
 keel_status keel_trainer_open_before(const keel_train_config *config, const keel_sequences *sequences, MPI_Comm comm,
                                      keel_probe *probe, uint64_t replay_step, const keel_trainer_report *report,
                                      keel_trainer **trainer) {
-    return open_trainer(config, sequences, comm, probe, true, replay_step, report, trainer);
+    return open_trainer(config, sequences, comm, probe, true, true, replay_step, report, trainer);
+}
+
+keel_status keel_trainer_open_structure(const keel_train_config *config, MPI_Comm comm, keel_probe *probe, bool resume,
+                                        const keel_trainer_report *report, keel_trainer **trainer) {
+    return open_trainer(config, NULL, comm, probe, resume, true, 0, report, trainer);
 }
 
 keel_status keel_trainer_open(const keel_train_config *config, MPI_Comm comm, keel_probe *probe, bool resume,
@@ -441,6 +469,7 @@ void keel_trainer_close(keel_trainer *trainer) {
     keel_checkpoint_folder_close(&trainer->folder);
     keel_cpu_wait_close(trainer->cpu_wait);
     if (trainer->output_lock >= 0) close(trainer->output_lock);
+    if (trainer->shards_hold >= 0) close(trainer->shards_hold);
     keel_faults_close(&trainer->faults);
     keel_sequences_close(&trainer->own_sequences);
     keel_reshard_close(trainer->reshard);

@@ -43,6 +43,10 @@ keel_status keel_trainer_open(const keel_train_config *config, MPI_Comm comm, ke
 keel_status keel_trainer_open_with(const keel_train_config *config, const keel_sequences *sequences, MPI_Comm comm,
                                    keel_probe *probe, bool resume, const keel_trainer_report *report,
                                    keel_trainer **trainer);
+// As keel_trainer_open, for keel_trainer_print_structure alone: nothing is written anywhere, the shards are taken as
+// they are, and need not be there. Collective.
+keel_status keel_trainer_open_structure(const keel_train_config *config, MPI_Comm comm, keel_probe *probe, bool resume,
+                                        const keel_trainer_report *report, keel_trainer **trainer);
 // Trains until runner_config.steps updates are made, then writes OUTPUT_DIR/model.safetensors. KEEL_ERR_DIVERGED after
 // runner_config.stop_after_skipped non-finite losses or gradient norms in a row, or where the monitor asks for the end.
 // An infinite gradient of a finite loss does not count while a dynamic loss scale falls with it: that is what the scale

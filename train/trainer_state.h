@@ -66,10 +66,12 @@ struct keel_trainer {
     keel_facts facts;
     keel_checkpoint_folder folder; // on rank 0
     int output_lock;               // on rank 0, while it runs; -1: none
+    int shards_hold;               // likewise: the shards stay what they are
     keel_progress progress;
     void *monitor; // its state from the checkpoint, until the run starts; NULL: none
     size_t monitor_bytes;
     bool new_run;         // not resumed
+    bool look;            // nothing is written: opened to take a step again or to print the structure
     uint64_t replay_step; // opened to take this step again; 0: to train
     uint64_t resumed_step;
     double began;        // seconds, the first step of the run
@@ -92,6 +94,8 @@ keel_status keel_trainer_open_before(const keel_train_config *config, const keel
 // as they are recorded. Collective.
 keel_status keel_trainer_step(keel_trainer *trainer, double *loss, double *grad_norm);
 
+// From here on no other run writes to the output folder, if there is one. On rank 0.
+keel_status keel_trainer_lock_output(keel_trainer *trainer);
 // Makes the run's folders its own. On rank 0, before the first step.
 keel_status keel_trainer_begin_folders(keel_trainer *trainer);
 // Writes a checkpoint of the present state, unless something speaks against it, which is then noted. Training never

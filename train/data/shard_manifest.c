@@ -10,7 +10,7 @@
 
 #include "train/atomic_file.h"
 
-static char *manifest_path(const char *folder) {
+char *keel_shard_manifest_path(const char *folder) {
     char *path;
     return asprintf(&path, "%s/shards.json", folder) < 0 ? NULL : path;
 }
@@ -29,14 +29,18 @@ static keel_status read_shards(const char *path, const json_t *shards, keel_shar
     if (count == 0) return keel_fail(KEEL_ERR_FORMAT, "%s: no list \"shards\"", path);
     manifest->files = calloc(count, sizeof *manifest->files);
     manifest->file_tokens = calloc(count, sizeof *manifest->file_tokens);
-    if (!manifest->files || !manifest->file_tokens) return no_memory(path);
+    manifest->file_crc32 = calloc(count, sizeof *manifest->file_crc32);
+    if (!manifest->files || !manifest->file_tokens || !manifest->file_crc32) return no_memory(path);
     uint64_t sum = 0;
     for (size_t i = 0; i < count; i++) {
         const json_t *shard = json_array_get(shards, i);
         const char *name = json_string_value(json_object_get(shard, "file"));
         const json_int_t tokens = json_integer_value(json_object_get(shard, "tokens"));
-        if (!plain_name(name) || tokens <= 0)
-            return keel_fail(KEEL_ERR_FORMAT, "%s: shard %zu has no proper \"file\" and \"tokens\"", path, i);
+        const json_t *crc = json_object_get(shard, "crc32");
+        manifest->file_crc32[i] = crc ? (int64_t)json_integer_value(crc) : -1;
+        if (!plain_name(name) || tokens <= 0 || (crc && !json_is_integer(crc)))
+            return keel_fail(KEEL_ERR_FORMAT, "%s: shard %zu has no proper \"file\", \"tokens\" and \"crc32\"", path,
+                             i);
         manifest->files[i] = strdup(name);
         if (!manifest->files[i]) return no_memory(path);
         manifest->file_count++;
@@ -73,7 +77,7 @@ static keel_status read_root(const char *path, const json_t *root, keel_shard_ma
 }
 
 keel_status keel_shard_manifest_read(const char *folder, keel_shard_manifest *manifest) {
-    char *path = manifest_path(folder);
+    char *path = keel_shard_manifest_path(folder);
     if (!path) return no_memory(folder);
     keel_status status = KEEL_OK;
     keel_shard_manifest found = {0};
@@ -102,8 +106,9 @@ static char *print(const keel_shard_manifest *manifest, const keel_corpus *sourc
     json_t *shards = json_array(), *files = json_array();
     bool failed = false;
     for (size_t i = 0; i < manifest->file_count; i++)
-        failed |= json_array_append_new(shards, json_pack("{s:s, s:I}", "file", manifest->files[i], "tokens",
-                                                          (json_int_t)manifest->file_tokens[i])) != 0;
+        failed |= json_array_append_new(shards, json_pack("{s:s, s:I, s:I}", "file", manifest->files[i], "tokens",
+                                                          (json_int_t)manifest->file_tokens[i], "crc32",
+                                                          (json_int_t)manifest->file_crc32[i])) != 0;
     for (size_t i = 0; i < sources->count; i++) {
         const keel_corpus_file *file = &sources->files[i];
         json_t *name = json_string(file->path);
@@ -126,7 +131,7 @@ static char *print(const keel_shard_manifest *manifest, const keel_corpus *sourc
 
 keel_status keel_shard_manifest_write(const char *folder, const keel_shard_manifest *manifest,
                                       const keel_corpus *sources) {
-    char *path = manifest_path(folder), *text = print(manifest, sources);
+    char *path = keel_shard_manifest_path(folder), *text = print(manifest, sources);
     const keel_status status = path && text ? keel_atomic_write_file(path, text, strlen(text)) : no_memory(folder);
     free(text);
     free(path);
@@ -137,5 +142,6 @@ void keel_shard_manifest_free(keel_shard_manifest *manifest) {
     for (size_t i = 0; i < manifest->file_count; i++) free(manifest->files[i]);
     free(manifest->files);
     free(manifest->file_tokens);
+    free(manifest->file_crc32);
     *manifest = (keel_shard_manifest){0};
 }

@@ -14,6 +14,7 @@ typedef struct keel_shard_manifest {
     uint32_t crc32; // of all tokens as stored: what the data is, wherever it lies
     char **files;   // names in the folder, in order
     uint64_t *file_tokens;
+    int64_t *file_crc32; // of each file's tokens as stored; -1: an older list does not say
     size_t file_count;
 } keel_shard_manifest;
 
@@ -23,5 +24,6 @@ keel_status keel_shard_manifest_read(const char *folder, keel_shard_manifest *ma
 keel_status keel_shard_manifest_write(const char *folder, const keel_shard_manifest *manifest,
                                       const keel_corpus *sources);
 void keel_shard_manifest_free(keel_shard_manifest *manifest);
+char *keel_shard_manifest_path(const char *folder); // malloc'ed; NULL without memory
 
 #endif

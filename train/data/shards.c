@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include "train/data/shard_manifest.h"
 
@@ -17,6 +18,7 @@ typedef struct shard {
     char *path;
     uint64_t begin;  // its first token in the sequence of all
     uint64_t offset; // of its first token in the file
+    bool checked;    // its content is what was written
 } shard;
 
 struct keel_shards {
@@ -111,6 +113,39 @@ static size_t shard_at(const keel_shards *shards, uint64_t position) {
     return low;
 }
 
+static keel_status read_bytes(const keel_shards *shards, size_t index, int fd, uint64_t at, size_t bytes,
+                              uint8_t *raw) {
+    for (size_t have = 0; have < bytes;) {
+        const ssize_t got = pread(fd, raw + have, bytes - have, (off_t)(shards->shards[index].offset + at + have));
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return keel_fail(KEEL_ERR_IO, "%s: %s", shards->shards[index].path, strerror(errno));
+        if (got == 0) return keel_fail(KEEL_ERR_FORMAT, "%s: cut short", shards->shards[index].path);
+        have += (size_t)got;
+    }
+    return KEEL_OK;
+}
+
+// Once for every shard, where it is first read from.
+static keel_status check_content(keel_shards *shards, size_t index, int fd) {
+    const int64_t wanted = shards->manifest.file_crc32[index];
+    const uint64_t bytes = shards->manifest.file_tokens[index] * shards->width;
+    uint8_t raw[READ_TOKENS * 4];
+    uLong crc = 0;
+    for (uint64_t at = 0; wanted >= 0 && at < bytes; at += sizeof raw) {
+        const size_t take = bytes - at < sizeof raw ? (size_t)(bytes - at) : sizeof raw;
+        const keel_status status = read_bytes(shards, index, fd, at, take, raw);
+        if (status) return status;
+        crc = crc32(crc, raw, (uInt)take);
+    }
+    if (wanted >= 0 && crc != (uLong)wanted)
+        return keel_fail(KEEL_ERR_FORMAT,
+                         "%s: damaged: its tokens are not those that were written; delete it, and the shards are made "
+                         "again from the text",
+                         shards->shards[index].path);
+    shards->shards[index].checked = true;
+    return KEEL_OK;
+}
+
 static keel_status file_of(keel_shards *shards, size_t index, int *fd) {
     const size_t place = index % OPEN_FILES;
     if (shards->owners[place] != index) {
@@ -122,7 +157,7 @@ static keel_status file_of(keel_shards *shards, size_t index, int *fd) {
         shards->owners[place] = index;
     }
     *fd = shards->fds[place];
-    return KEEL_OK;
+    return shards->shards[index].checked ? KEEL_OK : check_content(shards, index, *fd);
 }
 
 static keel_status read_from(keel_shards *shards, size_t index, uint64_t first, size_t n, uint32_t *tokens) {
@@ -132,16 +167,8 @@ static keel_status read_from(keel_shards *shards, size_t index, uint64_t first, 
     uint8_t raw[READ_TOKENS * 4];
     while (n) {
         const size_t take = n < READ_TOKENS ? n : READ_TOKENS;
-        const size_t bytes = take * shards->width;
-        const uint64_t at = shards->shards[index].offset + first * shards->width;
-        size_t have = 0;
-        while (have < bytes) {
-            const ssize_t got = pread(fd, raw + have, bytes - have, (off_t)(at + have));
-            if (got < 0 && errno == EINTR) continue;
-            if (got < 0) return keel_fail(KEEL_ERR_IO, "%s: %s", shards->shards[index].path, strerror(errno));
-            if (got == 0) return keel_fail(KEEL_ERR_FORMAT, "%s: cut short", shards->shards[index].path);
-            have += (size_t)got;
-        }
+        status = read_bytes(shards, index, fd, first * shards->width, take * shards->width, raw);
+        if (status) return status;
         for (size_t i = 0; i < take; i++) {
             uint32_t token = 0; // stored little-endian
             memcpy(&token, raw + i * shards->width, shards->width);

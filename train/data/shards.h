@@ -20,12 +20,15 @@ typedef struct keel_shards_plan {
     const char *folder;
     uint64_t shard_tokens; // of each shard but the last
     const keel_tokenizer *tokenizer;
+    bool look; // nothing is written: the set that is there is taken as it is
 } keel_shards_plan;
 
 // Leaves in plan->folder a valid set of shards of the text: the one that is there if its sources, tokenizer and shard
 // size are those of the plan, else a new one, which replaces the old one when it is complete. Files that are no text
-// are left out with a note. One process at a time.
-keel_status keel_shards_prepare(const keel_shards_plan *plan, const keel_shards_listener *listener);
+// are left out with a note. One process at a time; the others wait, with a note. *HOLD is a file for the caller to
+// close: while it is open nobody replaces the set (where the file system has locks). KEEL_ERR_USAGE where it would have
+// to be replaced and another process holds it. With plan->look KEEL_ERR_NOT_FOUND if there is no set.
+keel_status keel_shards_prepare(const keel_shards_plan *plan, const keel_shards_listener *listener, int *hold);
 
 typedef struct keel_shards keel_shards;
 
@@ -39,6 +42,7 @@ uint32_t keel_shards_vocab_size(const keel_shards *shards);
 const char *keel_shards_identity(const keel_shards *shards);
 
 // Tokens [begin, begin + n) into TOKENS, from file to memory without HDF5, whose lock a slow writer elsewhere may hold.
+// All of a shard is read, and compared with its CRC-32, where it is first read from: KEEL_ERR_FORMAT names it.
 keel_status keel_shards_read(keel_shards *shards, uint64_t begin, size_t n, uint32_t *tokens);
 
 #endif

@@ -79,7 +79,9 @@ static keel_status finish_shard(maker *make) {
         if (files) manifest->files = files;
         uint64_t *counts = realloc(manifest->file_tokens, capacity * sizeof *counts);
         if (counts) manifest->file_tokens = counts;
-        if (!files || !counts) return no_memory(make->plan->folder);
+        int64_t *crcs = realloc(manifest->file_crc32, capacity * sizeof *crcs);
+        if (crcs) manifest->file_crc32 = crcs;
+        if (!files || !counts || !crcs) return no_memory(make->plan->folder);
         make->capacity = capacity;
     }
     keel_shard_info info = {
@@ -95,11 +97,10 @@ static keel_status finish_shard(maker *make) {
         return status;
     }
     const size_t bytes = make->filled * make->width;
-    for (size_t at = 0; at < bytes; at += READ_BYTES) {
-        const size_t take = bytes - at < READ_BYTES ? bytes - at : READ_BYTES;
-        manifest->crc32 = (uint32_t)crc32(manifest->crc32, make->stored + at, (uInt)take);
-    }
+    const uLong crc = crc32_z(0, make->stored, bytes);
+    manifest->crc32 = (uint32_t)crc32_combine(manifest->crc32, crc, (z_off_t)bytes);
     manifest->files[index] = name;
+    manifest->file_crc32[index] = (int64_t)crc;
     manifest->file_tokens[index] = make->filled;
     manifest->file_count++;
     manifest->tokens += make->filled;
@@ -225,10 +226,36 @@ static keel_status remake(const keel_shards_plan *plan, const keel_shards_listen
     return status;
 }
 
+// What another process reads from is not replaced.
+static keel_status claim(const char *folder, int *claimed) {
+    char *path = keel_shard_manifest_path(folder);
+    if (!path) return no_memory(folder);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    free(path);
+    if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) {
+        close(fd);
+        return keel_fail(KEEL_ERR_USAGE,
+                         "train_dataset.shards: another job uses the shards in %s, and they are of another text, "
+                         "tokenizer or shard size: name another folder",
+                         folder);
+    }
+    *claimed = fd;
+    return KEEL_OK;
+}
+
+static keel_status replace(const keel_shards_plan *plan, const keel_shards_listener *listener, keel_corpus *corpus,
+                           const char *set) {
+    int claimed = -1;
+    keel_status status = claim(plan->folder, &claimed);
+    if (!status) status = remake(plan, listener, corpus, set);
+    if (claimed >= 0) close(claimed);
+    return status;
+}
+
 static keel_status prepare(const keel_shards_plan *plan, const keel_shards_listener *listener) {
     char there[KEEL_SHARD_SET_BYTES] = "", wanted[KEEL_SHARD_SET_BYTES];
     const keel_status present = check_present(plan->folder, there);
-    if (plan->text_count == 0) return present;
+    if (plan->text_count == 0 || (plan->look && present)) return present;
 
     keel_corpus corpus = {0};
     keel_status status = keel_corpus_list(plan->text, plan->text_count, &corpus);
@@ -239,26 +266,49 @@ static keel_status prepare(const keel_shards_plan *plan, const keel_shards_liste
     if (status) return status;
     name_set(plan, &corpus, wanted);
     if (present == KEEL_OK && strcmp(there, wanted) == 0) goto done;
+    if (plan->look) {
+        tell(listener, "%s: the text, the tokenizer or the shard size has changed: the shards are used as they are",
+             plan->folder);
+        goto done;
+    }
     if (present == KEEL_OK)
         tell(listener, "%s: the text, the tokenizer or the shard size has changed: shards are made again",
              plan->folder);
     else if (*there)
         tell(listener, "%s: not a whole set of shards: they are made again", plan->folder);
-    status = remake(plan, listener, &corpus, wanted);
+    status = replace(plan, listener, &corpus, wanted);
 done:
     keel_corpus_free(&corpus);
     return status;
 }
 
-keel_status keel_shards_prepare(const keel_shards_plan *plan, const keel_shards_listener *listener) {
-    if (plan->text_count) {
+// -1: the folder has no locks.
+static int take_turn(const char *folder, const keel_shards_listener *listener) {
+    const int lock = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (lock < 0 || flock(lock, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return lock;
+    tell(listener, "waiting for another job that makes shards in %s", folder);
+    while (flock(lock, LOCK_EX) && errno == EINTR) continue;
+    return lock;
+}
+
+// In this process's turn, so that nobody has claimed it.
+static int hold_set(const char *folder) {
+    char *path = keel_shard_manifest_path(folder);
+    const int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    if (fd >= 0) (void)flock(fd, LOCK_SH | LOCK_NB);
+    free(path);
+    return fd;
+}
+
+keel_status keel_shards_prepare(const keel_shards_plan *plan, const keel_shards_listener *listener, int *hold) {
+    if (plan->text_count && !plan->look) {
         const keel_status status = keel_make_folders(plan->folder);
         if (status) return keel_fail(status, "train_dataset.shards: %s", keel_error());
     }
     // Two jobs on one folder take turns. Where a file system has no locks they are not kept apart.
-    const int lock = open(plan->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (lock >= 0) (void)flock(lock, LOCK_EX);
+    const int lock = take_turn(plan->folder, listener);
     const keel_status status = prepare(plan, listener);
+    if (!status) *hold = hold_set(plan->folder);
     if (lock >= 0) close(lock);
     return status;
 }

@@ -393,12 +393,18 @@ static void test_the_newest_whole_one_is_taken(void **state) {
     char notes[4096] = "";
     open_folder(r, &folder);
     keel_checkpoint checkpoint = checkpoint_of(r);
-    assert_int_equal(keel_recover(&folder, &r->facts, hear, notes, &checkpoint), KEEL_ERR_NOT_FOUND);
+    assert_int_equal(keel_recover(&folder, &r->facts, false, hear, notes, &checkpoint), KEEL_ERR_NOT_FOUND);
     assert_non_null(strstr(keel_error(), "no checkpoint to resume from"));
 
     for (uint64_t step = 100; step <= 300; step += 100) put(r, &folder, step);
     damage(&folder, 2);
-    assert_int_equal(keel_recover(&folder, &r->facts, hear, notes, &checkpoint), KEEL_OK);
+    assert_int_equal(keel_recover(&folder, &r->facts, true, hear, notes, &checkpoint), KEEL_OK); // only to look
+    keel_checkpoint_close(&checkpoint);
+    assert_int_equal(checkpoint.progress.step, 200);
+    assert_non_null(strstr(notes, "step-0000000300.safetensors: damaged"));
+    assert_non_null(strstr(notes, "passed over, the one before it is tried"));
+    expect_entries(r, &folder, "100 200 300");
+    assert_int_equal(keel_recover(&folder, &r->facts, false, hear, notes, &checkpoint), KEEL_OK);
     keel_checkpoint_close(&checkpoint);
     assert_int_equal(checkpoint.progress.step, 200);
     assert_non_null(strstr(notes, "step-0000000300.safetensors: damaged"));
@@ -408,7 +414,7 @@ static void test_the_newest_whole_one_is_taken(void **state) {
 
     damage(&folder, 0);
     damage(&folder, 1);
-    assert_int_equal(keel_recover(&folder, &r->facts, hear, notes, &checkpoint), KEEL_ERR_NOT_FOUND);
+    assert_int_equal(keel_recover(&folder, &r->facts, false, hear, notes, &checkpoint), KEEL_ERR_NOT_FOUND);
     assert_non_null(strstr(keel_error(), "none of its 2 checkpoints is whole"));
     keel_checkpoint_folder_close(&folder);
 }
@@ -427,7 +433,7 @@ static void test_what_does_not_fit_is_not_set_aside(void **state) {
     checkpoint.reshard = r->reshard;
     keel_facts facts = r->facts;
     facts.count = 0;
-    assert_int_equal(keel_recover(&folder, &facts, hear, notes, &checkpoint), KEEL_ERR_CONFIG);
+    assert_int_equal(keel_recover(&folder, &facts, false, hear, notes, &checkpoint), KEEL_ERR_CONFIG);
     assert_non_null(strstr(keel_error(), "no tensor model."));
     expect_entries(r, &folder, "100 200");
     keel_checkpoint_folder_close(&folder);

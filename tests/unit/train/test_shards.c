@@ -6,6 +6,8 @@
 #include <cmocka.h>
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include "tests/unit/train/temp_folder.h"
 #include "train/data/shards.h"
@@ -14,12 +16,15 @@ typedef struct heard {
     char notes[4096];
     size_t progress_calls;
     double last_progress;
+    int turn; // the folder's lock, given back when the one who waits for it says so; 0: none
 } heard;
 
 static void hear_note(void *context, const char *text) {
     heard *h = context;
     strncat(h->notes, text, sizeof h->notes - strlen(h->notes) - 1);
     strncat(h->notes, "\n", sizeof h->notes - strlen(h->notes) - 1);
+    if (h->turn) close(h->turn);
+    h->turn = 0;
 }
 
 static void hear_progress(void *context, const char *what, double done) {
@@ -30,12 +35,21 @@ static void hear_progress(void *context, const char *what, double done) {
     h->progress_calls++;
 }
 
-static keel_status prepare(const char *folder, const char *text, uint64_t shard_tokens, heard *h) {
+static keel_status prepare_as(const char *folder, const char *text, uint64_t shard_tokens, bool look, heard *h,
+                              int *hold) {
     char *paths[] = {(char *)text};
-    keel_shards_plan plan = {.text = paths, .text_count = text ? 1 : 0, .folder = folder, .shard_tokens = shard_tokens};
+    keel_shards_plan plan = {
+        .text = paths, .text_count = text ? 1 : 0, .folder = folder, .shard_tokens = shard_tokens, .look = look};
     assert_int_equal(keel_tokenizer_find("byte", &plan.tokenizer), KEEL_OK);
+    return keel_shards_prepare(&plan, &(keel_shards_listener){h, hear_progress, hear_note}, hold);
+}
+
+static keel_status prepare(const char *folder, const char *text, uint64_t shard_tokens, heard *h) {
+    int hold;
     *h = (heard){0};
-    return keel_shards_prepare(&plan, &(keel_shards_listener){h, hear_progress, hear_note});
+    const keel_status status = prepare_as(folder, text, shard_tokens, false, h, &hold);
+    if (!status) close(hold);
+    return status;
 }
 
 static size_t count_files(const char *folder) {
@@ -147,6 +161,77 @@ static void test_damage_is_named_and_repaired_from_the_text(void **state) {
     assert_non_null(strstr(h.notes, "not a whole set"));
     assert_int_equal(keel_shards_open(shards, &set), KEEL_OK);
     keel_shards_close(set);
+}
+
+static void test_a_flipped_bit_is_found_where_its_shard_is_read(void **state) {
+    const char *dir = *state, *shards = temp_path(dir, "shards"), *corpus = make_corpus(dir);
+    heard h;
+    assert_int_equal(prepare(shards, corpus, 5, &h), KEEL_OK);
+    char *path = first_shard(dir);
+    keel_shard_info info;
+    uint64_t offset;
+    assert_int_equal(keel_shard_inspect(path, &info, &offset), KEEL_OK);
+    temp_flip(path, (long)offset + 4);
+    keel_shards *set = NULL;
+    assert_int_equal(keel_shards_open(shards, &set), KEEL_OK);
+    uint32_t tokens[16];
+    assert_int_equal(keel_shards_read(set, 5, 11, tokens), KEEL_OK);
+    assert_int_equal(keel_shards_read(set, 0, 2, tokens), KEEL_ERR_FORMAT);
+    assert_non_null(strstr(keel_error(), path));
+    assert_non_null(strstr(keel_error(), "damaged"));
+    keel_shards_close(set);
+
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(prepare(shards, corpus, 5, &h), KEEL_OK);
+    assert_int_equal(keel_shards_open(shards, &set), KEEL_OK);
+    assert_int_equal(keel_shards_read(set, 0, 16, tokens), KEEL_OK);
+    keel_shards_close(set);
+}
+
+static void test_what_is_in_use_is_not_replaced(void **state) {
+    const char *dir = *state, *shards = temp_path(dir, "shards"), *corpus = make_corpus(dir);
+    heard h = {0};
+    int hold, second;
+    assert_int_equal(prepare_as(shards, corpus, 5, false, &h, &hold), KEEL_OK);
+    assert_int_equal(prepare_as(shards, corpus, 5, false, &h, &second), KEEL_OK); // the same is for everyone
+    close(second);
+    assert_int_equal(prepare(shards, corpus, 6, &h), KEEL_ERR_USAGE);
+    assert_non_null(strstr(keel_error(), "another job uses the shards in "));
+    assert_int_equal(access(first_shard(dir), F_OK), 0);
+    assert_int_equal(count_files(shards), 5);
+    close(hold);
+    assert_int_equal(prepare(shards, corpus, 6, &h), KEEL_OK);
+    assert_int_equal(count_files(shards), 4);
+}
+
+static void test_who_looks_changes_nothing(void **state) {
+    const char *dir = *state, *shards = temp_path(dir, "shards"), *corpus = make_corpus(dir);
+    heard h = {0};
+    int hold;
+    assert_int_equal(prepare_as(shards, corpus, 5, true, &h, &hold), KEEL_ERR_NOT_FOUND);
+    assert_int_not_equal(access(shards, F_OK), 0);
+
+    assert_int_equal(prepare(shards, corpus, 5, &h), KEEL_OK);
+    const char *first = first_shard(dir);
+    h = (heard){0};
+    assert_int_equal(prepare_as(shards, corpus, 6, true, &h, &hold), KEEL_OK);
+    assert_non_null(strstr(h.notes, "has changed: the shards are used as they are"));
+    assert_string_equal(first_shard(dir), first);
+    assert_int_equal(count_files(shards), 5);
+    assert_int_equal(prepare(shards, corpus, 6, &h), KEEL_ERR_USAGE); // while one looks
+    close(hold);
+}
+
+static void test_who_waits_for_another_says_so(void **state) {
+    const char *dir = *state, *shards = temp_path(dir, "shards");
+    heard h = {0};
+    int hold;
+    mkdir(shards, 0777);
+    h.turn = open(shards, O_RDONLY | O_DIRECTORY);
+    assert_int_equal(flock(h.turn, LOCK_EX), 0);
+    assert_int_equal(prepare_as(shards, make_corpus(dir), 100, false, &h, &hold), KEEL_OK);
+    assert_int_equal(strncmp(h.notes, "waiting for another job that makes shards in ", 45), 0);
+    close(hold);
 }
 
 static void test_a_shard_cut_short_while_it_is_read(void **state) {
@@ -287,6 +372,10 @@ int main(void) {
         TEST(test_remade_only_when_the_sources_change),
         TEST(test_what_a_killed_run_leaves_is_removed),
         TEST(test_damage_is_named_and_repaired_from_the_text),
+        TEST(test_a_flipped_bit_is_found_where_its_shard_is_read),
+        TEST(test_what_is_in_use_is_not_replaced),
+        TEST(test_who_looks_changes_nothing),
+        TEST(test_who_waits_for_another_says_so),
         TEST(test_a_shard_cut_short_while_it_is_read),
         TEST(test_a_shard_of_another_set),
         TEST(test_wide_vocabularies),
