@@ -122,7 +122,8 @@ static keel_status open_log(const char *path, diff_run *run) {
 }
 
 static keel_status open_store(const char *path, keel_op op, diff_run *run) {
-    keel_status status = keel_store_open(path, &run->reader);
+    keel_status status = keel_path_holds_run(path);
+    if (!status) status = keel_store_open(path, &run->reader);
     bool ops[KEEL_OP_COUNT];
     keel_joined_ops(op, ops);
     return status ? status : keel_run_rows_of_store(run->reader, ops, &run->rows);

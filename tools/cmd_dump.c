@@ -375,7 +375,8 @@ int keel_cmd_dump(int argc, char **argv) {
         return UNREADABLE;
     }
     keel_store_reader *reader;
-    keel_status status = keel_store_open(a.path, &reader);
+    keel_status status = keel_path_holds_run(a.path);
+    if (!status) status = keel_store_open(a.path, &reader);
     if (status) {
         fprintf(stderr, "keel dump: %s\n", keel_error());
         return UNREADABLE;

@@ -30,7 +30,8 @@ static keel_status judge_store(const char *path, const keel_judge_options *optio
         return keel_fail(KEEL_ERR_USAGE, "%s: there is no run %zu, a store holds one", path, options->run);
     judged->results = calloc(1, sizeof(keel_result *));
     if (!judged->results) return keel_fail(KEEL_ERR_MEMORY, "no memory for a run");
-    keel_status status = keel_offline_store(path, options->config, &judged->results[0]);
+    keel_status status = keel_path_holds_run(path);
+    if (!status) status = keel_offline_store(path, options->config, &judged->results[0]);
     judged->count = !status;
     return status;
 }

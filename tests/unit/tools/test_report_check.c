@@ -1,6 +1,7 @@
 // keel report and keel check over logs: several paths, several runs in one, exit codes, one line for an error.
 #include <jansson.h>
 #include <math.h>
+#include <sys/stat.h>
 
 #include "tests/unit/tools/command_rig.h"
 #include "tools/commands.h"
@@ -81,6 +82,56 @@ static void an_unreadable_path_is_one_line_and_two(void **unused) {
     text = read_output();
     assert_int_equal(lines_of(text), 1);
     assert_non_null(strstr(text, "keel report: /nonexistent/run: "));
+}
+
+static void make_file(const char *directory, const char *name) {
+    char path[1024];
+    mkdir(directory, 0700);
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fclose(file);
+}
+
+// Every command that reads a run says of the directory PATH, in one line, WANTED.
+static void check_no_run(char *path, const char *wanted) {
+    static const struct {
+        int (*run)(int, char **);
+        const char *name;
+        int paths;
+    } commands[] = {{keel_cmd_report, "report", 1},
+                    {keel_cmd_check, "check", 1},
+                    {keel_cmd_dump, "dump", 1},
+                    {keel_cmd_diff, "diff", 2}};
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        char *argv[] = {(char *)commands[i].name, path, path, NULL};
+        argv[1 + commands[i].paths] = NULL;
+        assert_int_equal(run_to_file(commands[i].run, STDERR_FILENO, 1 + commands[i].paths, argv), 2);
+        const char *text = read_output();
+        assert_int_equal(lines_of(text), 1);
+        assert_non_null(strstr(text, path));
+        if (!strstr(text, wanted)) fail_msg("%s: %s", commands[i].name, text);
+    }
+}
+
+static void a_directory_that_is_no_run_says_what_it_is(void **unused) {
+    (void)unused;
+    char runs[96], name[6][128];
+    snprintf(runs, sizeof runs, "%s/runs", folder);
+    mkdir(runs, 0700);
+    check_no_run(runs, "no run: a directory without keel-NNNN.h5");
+    make_file(runs, "train.csv");
+    check_no_run(runs, "what keel-train wrote without a monitor: no store, but a log; give ");
+    for (int i = 0; i < 6; i++) snprintf(name[i], sizeof name[i], "%s/%c", runs, 'a' + i);
+    make_file(name[5], "notes.txt");
+    make_file(name[1], "keel-0000.h5");
+    check_no_run(runs, "a directory that holds 1 of them; give that: ");
+    for (int i = 0; i < 5; i++) make_file(name[i], "keel-0000.h5");
+    check_no_run(runs, "a directory that holds 5 of them; give one: ");
+    check_no_run(runs, "/runs/c, ...");
+    char command[128];
+    snprintf(command, sizeof command, "rm -r %s", runs);
+    assert_int_equal(system(command), 0);
 }
 
 static void several_paths_are_a_line_each_the_worst_first(void **unused) {
@@ -185,6 +236,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(check_tells_by_its_exit_code),
         cmocka_unit_test(an_unreadable_path_is_one_line_and_two),
+        cmocka_unit_test(a_directory_that_is_no_run_says_what_it_is),
         cmocka_unit_test(several_paths_are_a_line_each_the_worst_first),
         cmocka_unit_test(several_runs_of_a_log_are_told_apart),
         cmocka_unit_test(report_and_check_speak_of_the_same_run),
