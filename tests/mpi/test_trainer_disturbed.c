@@ -135,7 +135,11 @@ static void test_straggler(void) {
         .kind = KEEL_FAULT_STRAGGLER, .step = 21, .steps = 1000, .rank = check_size - 1, .seconds = 0.03};
     train_and_close(&fault);
     rig_check_same(&plain, &faulty, 1, 30);
-    for (size_t i = 20; check_rank == 0 && i < 30; i++) CHECK(faulty.steps[i].seconds >= 0.03);
+    // The last rank sleeps ten times after rank 0 has begun step 20, and before it ends step 30; a single step of rank
+    // 0 may be shorter, where it was late itself.
+    const keel_step *last_quiet = &faulty.steps[19], *last = &faulty.steps[29];
+    if (check_rank == 0)
+        CHECK(last->time_unix - (last_quiet->time_unix - last_quiet->seconds) >= 10 * fault.seconds - 1e-3);
 }
 
 static size_t resident_bytes(void) {
