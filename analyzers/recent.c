@@ -16,7 +16,7 @@ keel_reference keel_recent_take(const keel_recent *recent, double floor_relative
     for (uint32_t i = 0; i < n; i++) values[i] = recent->values[(recent->count - n + i) % KEEL_RECENT];
     keel_window window = {.capacity = KEEL_RECENT};
     keel_window_fill(&window, store, values, n);
-    double sigma = 1.4826 * window.mad;
+    double sigma = KEEL_SIGMA_OF_MAD * window.mad;
     keel_window_fill(&window, store, values + n - HALF, HALF);
     double floor = fmax(floor_relative * fabs(window.median), floor_absolute);
     return (keel_reference){.expected = window.median, .sigma = fmax(sigma, floor), .known = true};

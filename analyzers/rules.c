@@ -151,12 +151,6 @@ void keel_rules_close(keel_rules *rules) {
 
 // ---- tables ----
 
-static uint64_t site_key(const keel_site_info *site) {
-    uint64_t hash = UINT64_C(14695981039346656037); // FNV-1a, 64 bits
-    for (const char *c = site->name; *c; c++) hash = (hash ^ (unsigned char)*c) * UINT64_C(1099511628211);
-    return (hash ^ (uint64_t)site->quantity) * UINT64_C(1099511628211);
-}
-
 typedef struct keyed_site {
     uint64_t key;
     uint32_t site;
@@ -199,7 +193,7 @@ keel_status keel_rules_start(keel_rules *rules, const keel_run_info *info) {
     keel_status status = KEEL_OK;
     uint64_t *keys = malloc(((size_t)info->site_count + 1) * sizeof *keys);
     if (!keys) return keel_fail(KEEL_ERR_MEMORY, "no memory for %u sites", info->site_count);
-    for (uint32_t i = 0; i < info->site_count; i++) keys[i] = site_key(&info->sites[i]);
+    for (uint32_t i = 0; i < info->site_count; i++) keys[i] = keel_site_hash(&info->sites[i]);
     if ((status = sort_keys(rules->site_keys, rules->site_count, &old))) goto end;
     keel_site_index_close(&rules->index);
     if ((status = keel_site_index_open(info, &rules->index))) goto end;

@@ -1,9 +1,26 @@
 #include "analyzers/series.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
-#define SIGMA_OF_MAD 1.4826 // the standard deviation of a normal distribution in units of its MAD
+static int by_float(const void *a, const void *b) {
+    float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+static int by_double(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+void keel_sort_floats(float *values, size_t count) {
+    qsort(values, count, sizeof *values, by_float);
+}
+
+void keel_sort_doubles(double *values, size_t count) {
+    qsort(values, count, sizeof *values, by_double);
+}
 
 // ---- window ----
 
@@ -129,7 +146,7 @@ keel_score keel_series_score(const keel_series *s, const keel_series_params *p, 
     keel_score score = {.expected = value};
     if (s->residual.count == 0) return score;
     score.expected = s->level.median + s->residual.median;
-    score.sigma = SIGMA_OF_MAD * s->residual.mad;
+    score.sigma = KEEL_SIGMA_OF_MAD * s->residual.mad;
     double floor = fmax(p->floor_relative * fabs(s->level.median), p->floor_absolute);
     if (score.sigma < floor) score.sigma = floor;
     score.ready = s->joined >= KEEL_SERIES_WARMUP;

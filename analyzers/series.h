@@ -18,6 +18,12 @@ enum {
     KEEL_WINDOW_BLOCK = 16,
 };
 
+#define KEEL_SIGMA_OF_MAD 1.4826 // the standard deviation of a normal distribution in units of its MAD
+
+// Ascending; VALUES hold no NaN.
+void keel_sort_floats(float *values, size_t count);
+void keel_sort_doubles(double *values, size_t count);
+
 // ---- a window: the last CAPACITY values with their median and their median absolute deviation ----
 
 // New values wait in the head until a block of them is complete (capacity / 4, at most KEEL_WINDOW_BLOCK) and are then
@@ -84,11 +90,6 @@ typedef enum keel_series_joined {
 } keel_series_joined;
 
 void keel_series_init(keel_series *series);
-// Fetches what scoring and adding most often touch, for loops over many series: some iterations ahead.
-static inline void keel_series_prefetch(const keel_series *series) {
-    const char *at = (const char *)series;
-    for (size_t i = 0; i < offsetof(keel_series, level_store); i += 64) __builtin_prefetch(at + i, 1);
-}
 // VALUE must be finite. The series is left as it is.
 keel_score keel_series_score(const keel_series *series, const keel_series_params *params, double value);
 // The score that a normal distribution would give a value as rare as Z, the spread being an estimate: Z is Student's t

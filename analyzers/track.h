@@ -12,6 +12,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "analyzers/series.h"
+
 typedef struct keel_track {
     float centre, spread;
     float level;     // mean of the values outside
@@ -31,7 +33,7 @@ typedef struct keel_track_score {
 } keel_track_score;
 
 static inline keel_track_score keel_track_look(const keel_track *t, float value, float floor) {
-    float sigma = 1.4826f * t->spread, distance = value - t->centre;
+    float sigma = (float)KEEL_SIGMA_OF_MAD * t->spread, distance = value - t->centre;
     if (sigma < floor) sigma = floor;
     return (keel_track_score){.ready = t->joined >= KEEL_TRACK_WARMUP, .distance = distance, .z = distance / sigma};
 }

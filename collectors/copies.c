@@ -2,12 +2,6 @@
 
 #include <stdlib.h>
 
-uint64_t keel_copies_hash(const keel_site_info *site) {
-    uint64_t hash = UINT64_C(0xcbf29ce484222325) ^ (uint64_t)site->quantity; // FNV-1a
-    for (const char *c = site->name; *c; c++) hash = (hash ^ (unsigned char)*c) * UINT64_C(0x100000001b3);
-    return hash;
-}
-
 bool keel_copies_compared(const keel_rank_table *table, uint32_t site) {
     return table->op_masks[site] >> KEEL_OP_replica_residual & 1;
 }
@@ -19,7 +13,7 @@ keel_status keel_copies_open(const keel_rank_table *table, keel_copies *out) {
     if (!copies.sites) return keel_fail(KEEL_ERR_MEMORY, "no memory for the checksums of %u sites", copies.count);
     for (uint32_t s = 0, i = 0; s < table->site_count; s++)
         if (keel_copies_compared(table, s))
-            copies.sites[i++] = (struct keel_copy_site){.hash = keel_copies_hash(&table->sites[s]),
+            copies.sites[i++] = (struct keel_copy_site){.hash = keel_site_hash(&table->sites[s]),
                                                         .id = s,
                                                         .replica_index = table->sites[s].replica_index,
                                                         .replica_count = table->sites[s].replica_count};

@@ -32,7 +32,6 @@ void keel_copies_note(keel_copies *copies, keel_frame *frame);
 // What RANK, this one, answers for the site of HASH.
 keel_copy keel_copies_answer(const keel_copies *copies, uint64_t hash, uint32_t rank);
 
-uint64_t keel_copies_hash(const keel_site_info *site);
 bool keel_copies_compared(const keel_rank_table *table, uint32_t site); // its residual is kept
 // The site to ask for: of those whose residual is not 0 in MERGED the first in the data flow. False: all agree.
 bool keel_copies_choose(const keel_rank_table *table, keel_frame *merged, uint32_t *site);

@@ -207,7 +207,7 @@ static void judge(keel_merge_stage *stage) {
     if (stage->leads && !(stage->slot->frame->step.flags & KEEL_STEP_DROPPED) &&
         keel_copies_choose(&stage->table->table, stage->slot->frame, &stage->differing)) {
         judgement->action = KEEL_MERGE_ASK;
-        judgement->sequence = keel_copies_hash(&stage->table->table.sites[stage->differing]);
+        judgement->sequence = keel_site_hash(&stage->table->table.sites[stage->differing]);
     }
     stage->phase = JUDGING; // the frame is merged, whatever comes
     begin(stage, JUDGING, stage->merge->announce(stage->merge->context, judgement));

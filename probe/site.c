@@ -53,3 +53,10 @@ int keel_site_compare(const keel_site_info *a, const keel_site_info *b) {
     if (a->phase != b->phase) return a->phase < b->phase ? -1 : 1;
     return (a->order > b->order) - (a->order < b->order);
 }
+
+// FNV-1a, 64 bits (Fowler, Noll, Vo).
+uint64_t keel_site_hash(const keel_site_info *site) {
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (const char *c = site->name; *c; c++) hash = (hash ^ (unsigned char)*c) * UINT64_C(0x100000001b3);
+    return (hash ^ (uint64_t)site->quantity) * UINT64_C(0x100000001b3);
+}

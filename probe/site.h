@@ -75,5 +75,7 @@ typedef struct keel_site_info {
 
 // The least of (micro-batch, phase, order) is first. < 0 if A comes before B in one micro-batch.
 KEEL_API int keel_site_compare(const keel_site_info *a, const keel_site_info *b);
+// Of its name and quantity, by which a site is the same in other tables.
+KEEL_API uint64_t keel_site_hash(const keel_site_info *site);
 
 #endif

@@ -17,17 +17,10 @@ keel_site_entry *keel_site_table_at(const keel_site_table *table, uint32_t id) {
     return &table->chunks[id / CHUNK_SITES][id % CHUNK_SITES];
 }
 
-// FNV-1a.
-static uint32_t hash_of(const keel_site_info *info) {
-    uint32_t hash = (UINT32_C(2166136261) ^ (uint32_t)info->quantity) * UINT32_C(16777619);
-    for (const char *c = info->name; *c; c++) hash = (hash ^ (unsigned char)*c) * UINT32_C(16777619);
-    return hash;
-}
-
 // The slot that holds INFO's name and quantity, or the free one where it belongs.
 static uint32_t *slot_of(const keel_site_table *table, const keel_site_info *info) {
     const uint32_t mask = table->slot_count - 1;
-    uint32_t i = hash_of(info) & mask;
+    uint32_t i = (uint32_t)keel_site_hash(info) & mask;
     while (table->slots[i]) {
         const keel_site_info *other = &keel_site_table_at(table, table->slots[i] - 1)->info;
         if (other->quantity == info->quantity && strcmp(other->name, info->name) == 0) break;

@@ -383,8 +383,7 @@ int keel_cmd_dump(int argc, char **argv) {
     }
     status = dump(&a, reader);
     keel_store_close(reader);
-    if (!status && (fflush(stdout) || ferror(stdout)))
-        status = keel_fail(KEEL_ERR_IO, "standard output: cannot be written");
+    if (!status) status = keel_report_written(stdout);
     if (!status) return 0;
     fprintf(stderr, "keel dump: %s\n", keel_error());
     return UNREADABLE;

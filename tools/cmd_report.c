@@ -132,9 +132,7 @@ static keel_status write_reports(keel_judged *judged, size_t count, const report
             status = write_text(&judged[i], &style, out);
     }
     if (list) fputs("]\n", out);
-    if (!status && fflush(out) != 0)
-        status = keel_fail(KEEL_ERR_IO, "the report cannot be written: %s", strerror(errno));
-    return status;
+    return status ? status : keel_report_written(out);
 }
 
 // The reports of all that could be read, to the file or to standard output.

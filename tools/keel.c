@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "analyzers/report/report.h"
 #include "tools/commands.h"
 #include "tools/log.h"
 
@@ -19,6 +20,7 @@ static const struct {
 };
 
 enum { COMMANDS = sizeof commands / sizeof *commands };
+enum { UNREADABLE = 2 };
 
 static void print_usage(FILE *out) {
     fputs("usage: keel COMMAND [ARGUMENTS]; keel COMMAND --help\n\n", out);
@@ -26,11 +28,11 @@ static void print_usage(FILE *out) {
     fputs("\nexit: 0 success, 1 the command's own \"no\", 2 bad usage or unreadable input\n", out);
 }
 
-int main(int argc, char **argv) {
+static int run(int argc, char **argv) {
     keel_log_to_stderr("keel", -1);
     if (argc < 2) {
         print_usage(stderr);
-        return 2;
+        return UNREADABLE;
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
         print_usage(stdout);
@@ -43,5 +45,12 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < COMMANDS; i++)
         if (strcmp(argv[1], commands[i].name) == 0) return commands[i].run(argc - 1, argv + 1);
     fprintf(stderr, "keel: no command \"%s\"; keel --help lists them\n", argv[1]);
-    return 2;
+    return UNREADABLE;
+}
+
+int main(int argc, char **argv) {
+    const int code = run(argc, argv);
+    if (code == UNREADABLE || !keel_report_written(stdout)) return code; // a command that failed has said so
+    fprintf(stderr, "keel: standard output: %s\n", keel_error());
+    return UNREADABLE;
 }

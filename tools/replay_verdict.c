@@ -38,14 +38,9 @@ static const keel_replay_value *value_of(const keel_replay_reading *reading, uin
     return &reading->values[(size_t)pass * reading->shards + shard];
 }
 
-static int by_size(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median_of(double *values, size_t count) {
     if (count == 0) return (double)NAN;
-    qsort(values, count, sizeof *values, by_size);
+    keel_sort_doubles(values, count);
     return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
 }
 
@@ -60,7 +55,7 @@ typedef struct usual {
 
 static double spread_of(double *values, size_t count, double centre) {
     for (size_t i = 0; i < count; i++) values[i] = fabs(values[i] - centre);
-    return 1.4826 * median_of(values, count);
+    return KEEL_SIGMA_OF_MAD * median_of(values, count);
 }
 
 // False: no memory.

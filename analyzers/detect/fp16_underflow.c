@@ -6,10 +6,10 @@
 // 20 records; at a sufficient scale nothing is flushed there (Micikevicius et al. 2018). Critical: half of the values
 // at the median site, for 4 records. A gradient that was not zero and is all zero for 2 records counts as flushed.
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "analyzers/detect/detectors.h"
+#include "analyzers/series.h"
 #include "analyzers/site_trouble.h"
 
 enum { P_SHARE, P_TIMES, P_RECORDS, P_CRITICAL, P_CRITICAL_RECORDS, PARAMS };
@@ -48,11 +48,6 @@ static bool in_half(const state *s, const keel_detector_input *in, const keel_si
     if (!set->known) return site->dtype == KEEL_F16 || s->loss_scale >= 0;
     return set->compute == KEEL_COMPUTED_FLOAT16 ||
            (set->grad_reduce == KEEL_COMPUTED_FLOAT16 && site->quantity == KEEL_GRAD_UNREDUCED);
-}
-
-static int ascending(const void *a, const void *b) {
-    float x = *(const float *)a, y = *(const float *)b;
-    return (x > y) - (x < y);
 }
 
 typedef struct judgement {
@@ -99,7 +94,7 @@ static keel_severity judge_median(state *s, const keel_detector_input *in, judge
     if (j->count == 0) return KEEL_INFO;
     float sorted[MOST];
     memcpy(sorted, j->shares, j->count * sizeof *sorted);
-    qsort(sorted, j->count, sizeof *sorted, ascending);
+    keel_sort_floats(sorted, j->count);
     double median = (double)sorted[j->count / 2];
     s->records++;
     bool early = median >= in->params[P_SHARE] && (s->early > 0 || s->records <= WARMUP);

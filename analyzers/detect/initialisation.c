@@ -11,10 +11,10 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "analyzers/detect/detectors.h"
+#include "analyzers/series.h"
 #include "analyzers/site_trouble.h"
 
 enum { P_NATS, P_GREAT, P_SMALL, P_PEERS, PARAMS };
@@ -56,15 +56,10 @@ static const char *peer_name(const char *name) {
     return digits ? digits + strspn(digits, "0123456789") : name;
 }
 
-static int ascending(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 // Sorts; NaN of nothing.
 static double median(double *values, uint32_t count) {
     if (count == 0) return NAN;
-    qsort(values, count, sizeof *values, ascending);
+    keel_sort_doubles(values, count);
     return values[count / 2];
 }
 

@@ -124,7 +124,7 @@ static double known_wander(const wander *w) {
 static double least_rise(const state *s, const double *p) {
     // Of a loss that has been on both sides of zero no share means anything: its range stands for it.
     double level = s->best < 0 && s->highest > 0 ? s->highest - s->best : fabs(s->best);
-    double sigma = 1.4826 * s->window.mad;
+    double sigma = KEEL_SIGMA_OF_MAD * s->window.mad;
     double rise = fmax(p[P_RISE] * level, fmin(p[P_RISE_NATS], 0.2 * level));
     double doubt = 1 + DOUBT * (s->known.recovered[0] + s->known.recovered[1]);
     return fmax(fmax(doubt * rise, p[P_SIGMA] * sigma), p[P_WANDER] * known_wander(&s->known));
@@ -139,7 +139,7 @@ static bool is_critical(state *s, const double *p, double median) {
     if (rise < fmax(p[P_CRITICAL_RISE] * mean, p[P_WANDER] * came_back)) return false;
     if (s->great_record == 0) s->great_record = s->records;
     double blocks = (double)(s->records - s->low_record) / WINDOW + 1;
-    double sigma = 1.4826 * fmax(s->changes.mad, fabs(s->changes.median));
+    double sigma = KEEL_SIGMA_OF_MAD * fmax(s->changes.mad, fabs(s->changes.median));
     if (s->changes.count < CHANGES_KNOWN || rise < WALK_SIGMA * sigma * sqrt(blocks)) return false;
     bool quick = (s->great_record - s->low_record) * QUIET_BEFORE <= s->low_record;
     return quick && s->records - s->opened >= (uint64_t)p[P_CRITICAL_RECORDS];
@@ -186,7 +186,7 @@ static void follow_quiet(state *s, const double *p, uint64_t step, double median
     s->opened = s->records;
     s->peak = median;
     s->peak_step = s->last_step = step;
-    s->sigma = 1.4826 * s->window.mad;
+    s->sigma = KEEL_SIGMA_OF_MAD * s->window.mad;
     s->critical = is_critical(s, p, median);
     report(s, findings);
 }

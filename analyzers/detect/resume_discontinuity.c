@@ -34,7 +34,7 @@ typedef struct state {
     keel_recent loss, grad_norm, lr_change;
     double lr, loss_scale; // the latest; NaN: none
     keel_reference loss_before, norm_before;
-    uint32_t told[SCALARS]; // 1: found different after this resume
+    uint32_t told_loss, told_norm; // 1: found different after this resume
 } state;
 
 static void init(void *memory) {
@@ -118,20 +118,20 @@ static void compare_settings(const state *s, const keel_detector_input *in, keel
 
 static void compare_history(state *s, const keel_detector_input *in, keel_findings *findings) {
     double value;
-    if (!s->told[LOSS] && keel_row_scalar(in->row, s->id[LOSS], &value) && isfinite(value)) {
+    if (!s->told_loss && keel_row_scalar(in->row, s->id[LOSS], &value) && isfinite(value)) {
         const keel_reference *r = &s->loss_before;
         double z = keel_reference_score(r, value), rise = value - r->expected, level = fabs(r->expected);
         if (z >= in->params[P_LOSS_Z] && rise >= fmax(in->params[P_LOSS_RISE] * level, fmin(0.1, 0.2 * level))) {
             report(s, &in->row->step, &(difference){"loss", value, r->expected, z}, findings);
-            s->told[LOSS] = 1;
+            s->told_loss = 1;
         }
     }
-    if (!s->told[GRAD_NORM] && keel_row_scalar(in->row, s->id[GRAD_NORM], &value) && isfinite(value) && value > 0) {
+    if (!s->told_norm && keel_row_scalar(in->row, s->id[GRAD_NORM], &value) && isfinite(value) && value > 0) {
         const keel_reference *r = &s->norm_before;
         double z = keel_reference_score(r, log(value));
         if (z >= in->params[P_NORM_Z] && log(value) - r->expected >= log(in->params[P_NORM_RATIO])) {
             report(s, &in->row->step, &(difference){"grad_norm", value, exp(r->expected), z}, findings);
-            s->told[GRAD_NORM] = 1;
+            s->told_norm = 1;
         }
     }
 }
@@ -157,7 +157,7 @@ static void update(void *memory, const keel_detector_input *in, keel_findings *f
     if (in->resumed && in->record > 0) {
         s->key++;
         s->left = (uint32_t)in->params[P_RECORDS];
-        s->told[LOSS] = s->told[GRAD_NORM] = 0;
+        s->told_loss = s->told_norm = 0;
         s->loss_before = keel_recent_take(&s->loss, 0.002, 0);
         s->norm_before = keel_recent_take(&s->grad_norm, 0, 0.05);
         if (row->step.step == s->last.step + 1) {

@@ -1,19 +1,24 @@
-// Updates out of proportion to the weights: update_ratio = rms(update) / rms(parameter).
+// Updates out of proportion to the weights: update_ratio = rms(update) / rms(parameter before).
+//
+// A row has the parameters after its update. What they were before is in the row of the step before, where weights were
+// taken there. Where not, their norm lies between |after - update| and after + update; the geometric mean of the two is
+// taken, sqrt(|after^2 - update^2|), which is exact for an update that is orthogonal to the weight, as those of Adam
+// nearly are in many dimensions, and 0, as it must be, for a weight that was.
 //
 // Too large: by half or more of the matrices at once, for some records, or in the very first update. A step that
 // changes most weights by a share of themselves leaves the region in which the gradient was taken; usual ratios are
 // near 1e-3 (Karpathy, "A recipe for training neural networks"), above 0.1 only in the first steps of a small model.
 // Divided by its learning rate an update of Adam is of size 1 at the first step and falls to sqrt((1 - beta1) / (1 +
 // beta1)) where gradients are noise; a median well below half of that in each of the first records says that epsilon
-// stands above sqrt(v): too small. Undefined where the rms of the weight is below 1e-6 or the learning rate is 0.
+// stands above sqrt(v): too small. Undefined where the rms of the weight was below 1e-6 or the learning rate is 0.
 // Vectors are left out: they begin at 0.
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "analyzers/detect/detectors.h"
 #include "analyzers/excursion.h"
+#include "analyzers/series.h"
 
 enum { P_RATIO, P_RECORDS, P_FIRST, P_SMALL, P_SMALL_RECORDS, PARAMS };
 static const keel_param_info params[PARAMS] = {
@@ -26,6 +31,17 @@ static const keel_param_info params[PARAMS] = {
 
 enum { MOST = 512 }; // matrices that are looked at: the first in the order of the data flow
 
+// Of a weight, its latest norm.
+typedef struct part {
+    double norm; // NaN: none yet
+    uint64_t step;
+} part;
+
+static void init_part(void *memory) {
+    part *p = memory;
+    p->norm = NAN;
+}
+
 typedef struct state {
     int32_t lr;
     uint32_t records, small, told_small;
@@ -37,40 +53,41 @@ static void start(void *memory, const keel_run_info *info) {
     s->lr = keel_run_scalar(info, "lr");
 }
 
-static int ascending(const void *a, const void *b) {
-    float x = *(const float *)a, y = *(const float *)b;
-    return (x > y) - (x < y);
-}
-
 typedef struct ratios {
-    float ratio[MOST], direction[MOST]; // rms(update) / rms(weight); rms(update) / lr
+    float ratio[MOST], direction[MOST]; // rms(update) / rms(weight before); rms(update) / lr
     uint32_t count;
-    uint32_t first; // site of the first matrix beyond LIMIT; UINT32_MAX: none
-    double first_ratio;
+    uint32_t judged; // site of the first matrix
+    uint32_t first;  // and of the first beyond LIMIT; UINT32_MAX: none
 } ratios;
+
+// The norm of a weight before an update; NaN: nothing tells.
+static double norm_before(const part *p, uint64_t step, double after, double update) {
+    if (!isnan(p->norm) && p->step + 1 == step) return p->norm;
+    return sqrt(fabs(after * after - update * update));
+}
 
 static void collect(const keel_detector_input *in, double lr, double limit, ratios *r) {
     const double *norm = in->row->f64[KEEL_OP_norm];
     const uint32_t *sites = in->index->sites[KEEL_UPDATE];
+    const part *parts = in->sites;
     r->count = 0;
     r->first = UINT32_MAX;
     for (uint32_t i = 0; i < in->index->count[KEEL_UPDATE] && r->count < MOST; i++) {
         uint32_t site = sites[i];
         int32_t weight = in->index->weight[site];
         const keel_site_info *info = &in->info->sites[site];
-        if (weight < 0 || info->ndim < 2 || !(norm[site] > 0) || !(norm[weight] > 0)) continue;
+        if (weight < 0 || info->ndim < 2 || !(norm[site] > 0)) continue;
         double root = sqrt((double)info->numel);
-        if (norm[weight] < 1e-6 * root) continue;
-        double ratio = norm[site] / norm[weight];
+        double before = norm_before(&parts[weight], in->row->step.step, norm[weight], norm[site]);
+        if (!(before >= 1e-6 * root)) continue;
+        double ratio = norm[site] / before;
+        if (r->count == 0) r->judged = site;
         r->ratio[r->count] = (float)ratio;
         r->direction[r->count++] = (float)(norm[site] / root / lr);
-        if (r->first == UINT32_MAX && ratio >= limit) {
-            r->first = site;
-            r->first_ratio = ratio;
-        }
+        if (r->first == UINT32_MAX && ratio >= limit) r->first = site;
     }
-    qsort(r->ratio, r->count, sizeof *r->ratio, ascending);
-    qsort(r->direction, r->count, sizeof *r->direction, ascending);
+    keel_sort_floats(r->ratio, r->count);
+    keel_sort_floats(r->direction, r->count);
 }
 
 static void judge_large(state *s, const keel_detector_input *in, const ratios *r, keel_findings *findings) {
@@ -114,7 +131,7 @@ static void judge_small(state *s, const keel_detector_input *in, const ratios *r
                       .key = 1,
                       .closed = true,
                       .at_once = true,
-                      .site = in->index->sites[KEEL_UPDATE][0],
+                      .site = r->judged,
                       .rank = -1,
                       .first_step = 1,
                       .peak_step = step,
@@ -126,11 +143,9 @@ static void judge_small(state *s, const keel_detector_input *in, const ratios *r
     keel_findings_add(findings, &f);
 }
 
-static void update(void *memory, const keel_detector_input *in, keel_findings *findings) {
-    state *s = memory;
+static void judge(state *s, const keel_detector_input *in, keel_findings *findings) {
     double lr = 0;
-    if (!in->row->f64[KEEL_OP_norm] || in->index->count[KEEL_UPDATE] == 0) return;
-    if (in->row->step.flags & (KEEL_STEP_SKIPPED | KEEL_STEP_DROPPED)) return;
+    if (in->index->count[KEEL_UPDATE] == 0 || (in->row->step.flags & KEEL_STEP_SKIPPED)) return;
     if (!keel_row_scalar(in->row, s->lr, &lr) || !(lr > 0)) return;
     ratios r;
     collect(in, lr, in->params[P_RATIO], &r);
@@ -139,6 +154,16 @@ static void update(void *memory, const keel_detector_input *in, keel_findings *f
     if (s->records < UINT32_MAX && from_start) s->records++;
     judge_large(s, in, &r, findings);
     if (from_start && s->records <= (uint32_t)in->params[P_SMALL_RECORDS]) judge_small(s, in, &r, findings);
+}
+
+static void update(void *memory, const keel_detector_input *in, keel_findings *findings) {
+    const double *norm = in->row->f64[KEEL_OP_norm];
+    if (!norm || (in->row->step.flags & KEEL_STEP_DROPPED)) return;
+    judge(memory, in, findings);
+    const uint32_t *weights = in->index->sites[KEEL_WEIGHT];
+    part *parts = in->sites;
+    for (uint32_t i = 0; i < in->index->count[KEEL_WEIGHT]; i++)
+        if (!isnan(norm[weights[i]])) parts[weights[i]] = (part){norm[weights[i]], in->row->step.step};
 }
 
 const keel_detector keel_detect_update_ratio = {
@@ -150,6 +175,8 @@ const keel_detector keel_detect_update_ratio = {
     .reach = 16,
     .ops = 1u << KEEL_OP_norm,
     .state_bytes = sizeof(state),
+    .site_bytes = sizeof(part),
+    .init_site = init_part,
     .start = start,
     .update = update,
 };

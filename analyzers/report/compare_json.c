@@ -1,5 +1,6 @@
 #include "analyzers/report/compare_report.h"
 #include "analyzers/report/json_value.h"
+#include "analyzers/report/report.h"
 
 enum { SCHEMA = 1, DIGITS = 17 };
 
@@ -109,7 +110,7 @@ keel_status keel_compare_json(const keel_comparison *c, const char *a, const cha
     if (!object) return keel_fail(KEEL_ERR_MEMORY, "no memory for the comparison");
     const int failed = json_dumpf(object, out, JSON_INDENT(2) | JSON_REAL_PRECISION(DIGITS));
     json_decref(object);
-    if (failed || fputc('\n', out) == EOF || fflush(out))
-        return keel_fail(KEEL_ERR_IO, "the comparison cannot be written");
-    return KEEL_OK;
+    fputc('\n', out);
+    keel_status status = keel_report_written(out);
+    return failed && !status ? keel_fail(KEEL_ERR_MEMORY, "no memory for the comparison") : status;
 }

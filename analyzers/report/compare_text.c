@@ -1,9 +1,9 @@
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
 #include "analyzers/report/compare_report.h"
+#include "analyzers/report/report.h"
 
 enum { PARTINGS_SHOWN = 12, NAMES_SHOWN = 6, LAYERS_SHOWN = 16, LABEL = 16, COLUMN = 11 };
 
@@ -193,7 +193,5 @@ keel_status keel_compare_text(const keel_comparison *c, const char *a, const cha
     print_names(c, "only in A   ", false, KEEL_RUN_A, out);
     print_names(c, "only in B   ", false, KEEL_RUN_B, out);
     print_names(c, "not judged  ", true, KEEL_RUN_A, out);
-    if (fflush(out) || ferror(out))
-        return keel_fail(KEEL_ERR_IO, "the comparison cannot be written: %s", strerror(errno));
-    return KEEL_OK;
+    return keel_report_written(out);
 }

@@ -21,6 +21,9 @@ keel_status keel_report_json(const keel_result *const *runs, size_t count, FILE 
 // One line: the verdict (`empty` of a run without a record), the source, how many incidents, the worst of them.
 keel_status keel_report_line(const keel_result *result, const keel_report_style *style, FILE *out);
 
+// Whether all that was printed to OUT has gone out, which is flushed: else KEEL_ERR_IO.
+keel_status keel_report_written(FILE *out);
+
 // The incident that a report speaks of first: the most severe, of those the earliest, one that was not rolled back
 // before one that was. NULL where there is none.
 const keel_incident *keel_report_worst(const keel_result *result);

@@ -116,8 +116,9 @@ keel_status keel_report_json(const keel_result *const *runs, size_t count, FILE 
     if (runs[0]->runs) json_object_set_new(report, "left_out", keel_json_left_out(&runs[0]->left_out));
     json_object_set_new(report, "incidents", incident_list(runs, count));
     if (count > 1) json_object_set_new(report, "runs", run_list(runs, count));
-    bool written =
-        json_dumpf(report, out, JSON_INDENT(1) | JSON_REAL_PRECISION(DIGITS)) == 0 && fputc('\n', out) != EOF;
+    const int failed = json_dumpf(report, out, JSON_INDENT(1) | JSON_REAL_PRECISION(DIGITS));
     json_decref(report);
-    return written ? KEEL_OK : keel_fail(KEEL_ERR_IO, "the report cannot be written");
+    fputc('\n', out);
+    keel_status status = keel_report_written(out);
+    return failed && !status ? keel_fail(KEEL_ERR_MEMORY, "no memory for the report") : status;
 }

@@ -1,3 +1,4 @@
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -187,13 +188,19 @@ static void print_plots(const keel_result *r, const keel_report_style *style, FI
     }
 }
 
+keel_status keel_report_written(FILE *out) {
+    errno = 0;
+    if (fflush(out) == 0 && !ferror(out)) return KEEL_OK;
+    return keel_fail(KEEL_ERR_IO, "output cannot be written: %s", errno ? strerror(errno) : "an earlier write failed");
+}
+
 keel_status keel_report_text(const keel_result *r, const keel_report_style *style, FILE *out) {
     int width = style->width > 60 ? style->width : 60;
     print_head(r, out);
     print_verdict(r, style, width, out);
     print_table(r, style, width, out);
     print_plots(r, style, out);
-    return ferror(out) ? keel_fail(KEEL_ERR_IO, "the report cannot be written") : KEEL_OK;
+    return keel_report_written(out);
 }
 
 keel_status keel_report_line(const keel_result *r, const keel_report_style *style, FILE *out) {
@@ -213,5 +220,5 @@ keel_status keel_report_line(const keel_result *r, const keel_report_style *styl
                 plural(r->records), keel_report_worst(r)->first_step, keel_report_worst(r)->message);
     print_dropped(r, "; ", out);
     fputc('\n', out);
-    return ferror(out) ? keel_fail(KEEL_ERR_IO, "the report cannot be written") : KEEL_OK;
+    return keel_report_written(out);
 }

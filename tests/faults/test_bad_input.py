@@ -1,8 +1,9 @@
 #!/usr/bin/python3
 """Every kind of bad input gives one clear line on standard error that names the file, exit 2, and nothing else."""
 import os
+import subprocess
 
-from common import KEEL, SOURCE, TRAIN, Case, main
+from common import ENV, KEEL, SOURCE, TRAIN, Case, main
 
 LINE = "x" * 40 + "\n"
 
@@ -101,6 +102,16 @@ class BadInput(Case):
         self.refused([KEEL, "nonsense"], "nonsense")
         self.refused([TRAIN])
         self.refused([TRAIN, "a.yaml", "b.yaml"])
+
+    def test_a_full_output(self):
+        log = self.write("log.csv", "step,loss\n" + "".join(f"{i},3\n" for i in range(200)))
+        commands = (["check", log], ["check", "--list-rules"], ["report", log], ["report", log, "--format", "json"], ["dump", "--help"],
+                    ["diff", log, log], ["diff", log, log, "--json"], ["doctor"], ["lab", "--help"], ["import", "--help"], ["--help"], ["--version"])
+        for command in commands:
+            with open("/dev/full", "w", encoding="ascii") as full:
+                p = subprocess.run([KEEL] + command, stdout=full, stderr=subprocess.PIPE, text=True, env=ENV)
+            self.assertEqual(p.returncode, 2, f"{command}: {p.stderr!r}")
+            self.assertEqual(p.stderr.count("No space left on device"), 1, f"{command}: {p.stderr!r}")
 
     def test_source_code_is_no_log(self):
         for command in self.readers():

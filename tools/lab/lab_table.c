@@ -6,6 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "analyzers/report/report.h"
+#include "analyzers/series.h"
+
 static double latency(const keel_lab_tally *t) {
     return keel_lab_median(t->latencies, t->found);
 }
@@ -91,12 +94,8 @@ keel_status keel_lab_print_json(const keel_lab_report *report, uint64_t seed, FI
     const int failed = json_dumpf(root, out, JSON_INDENT(2));
     json_decref(root);
     fputc('\n', out);
-    return failed || ferror(out) ? keel_fail(KEEL_ERR_IO, "the JSON could not be written") : KEEL_OK;
-}
-
-static int by_value(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+    keel_status status = keel_report_written(out);
+    return failed && !status ? keel_fail(KEEL_ERR_MEMORY, "no memory for the JSON of the laboratory") : status;
 }
 
 // Over all runs of all faults.
@@ -122,7 +121,7 @@ static sums sum_up(const keel_lab_report *report) {
     for (size_t i = 0; all && i < report->fault_count; i++)
         for (uint64_t k = 0; report->faults[i].sudden && k < report->faults[i].found; k++)
             all[count++] = report->faults[i].latencies[k];
-    if (all) qsort(all, count, sizeof *all, by_value);
+    if (all) keel_sort_doubles(all, count);
     if (all) s.sudden = keel_lab_median(all, count);
     free(all);
     return s;

@@ -295,6 +295,42 @@ static void updates_as_large_as_the_weights_are_told(void **unused) {
     tensor_end(r);
 }
 
+static void set_of_quantity(tensor_run *r, keel_quantity quantity, double norm) {
+    for (uint32_t s = 0; s < r->info.site_count; s++)
+        if (r->sites[s].quantity == quantity) tensor_set_norm(r, (int)s, norm);
+}
+
+// The weights before an update are those of the row before it, where that is of the step before.
+static void an_update_is_measured_by_the_weights_before_it(void **unused) {
+    (void)unused;
+    static const struct {
+        int every;            // records hold weights and updates
+        double after, update; // of an update at record 100
+        double ratio;         // NaN: undefined
+    } cases[] = {{1, 60, 8, 0.4}, {5, 25, 15, 0.75}, {5, 15, 25, 1.25}, {5, 20, 20, NAN}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tensor_run *r = tensor_open(1, "monitor: {rules: {update_ratio: {records: 1}}}");
+        keel_monitor_config *config;
+        keel_yaml *doc;
+        assert_int_equal(keel_yaml_parse("test", r->info.config_yaml, strlen(r->info.config_yaml), &doc), KEEL_OK);
+        assert_int_equal(keel_monitor_config_read(doc, &config), KEEL_OK);
+        assert_int_equal(keel_analysis_open(config, &r->analysis), KEEL_OK);
+        assert_int_equal(keel_analysis_start(r->analysis, &r->info), KEEL_OK);
+        for (int n = 1; n <= 100; n++) {
+            tensor_next(r);
+            const bool last = n == 100;
+            set_of_quantity(r, KEEL_WEIGHT, n % cases[i].every ? NAN : last ? cases[i].after : 20);
+            set_of_quantity(r, KEEL_UPDATE, n % cases[i].every ? NAN : last ? cases[i].update : 0.3);
+            tensor_judge(r);
+        }
+        const keel_incident *k = tensor_incident(r, "update_ratio", KEEL_WARNING);
+        assert_int_equal(k != NULL, !isnan(cases[i].ratio));
+        if (k) assert_true(fabs(k->value - cases[i].ratio) < 1e-6);
+        keel_monitor_config_free(config);
+        tensor_end(r);
+    }
+}
+
 static void the_first_steps_of_a_small_model_are_not(void **unused) {
     (void)unused;
     tensor_run *r = tensor_open(1, plain);
@@ -528,6 +564,7 @@ int main(void) {
         cmocka_unit_test(a_branch_that_begins_at_zero_and_experts_without_tokens_are_no_dead_units),
         cmocka_unit_test(what_never_lives_is_told_later),
         cmocka_unit_test(updates_as_large_as_the_weights_are_told),
+        cmocka_unit_test(an_update_is_measured_by_the_weights_before_it),
         cmocka_unit_test(the_first_steps_of_a_small_model_are_not),
         cmocka_unit_test(an_epsilon_above_the_second_moment_is_told),
         cmocka_unit_test(gradients_that_fade_with_depth_are_told),

@@ -273,7 +273,7 @@ static void run_asked(bool threaded, bool differs) {
     }
     if (differs) {
         assert_true(p.asked.held && p.asked.replica_index == 0);
-        assert_true(p.orders[1].sequence == keel_copies_hash(keel_site_get_info(r.sites[RIG_REPLICA])));
+        assert_true(p.orders[1].sequence == keel_site_hash(keel_site_get_info(r.sites[RIG_REPLICA])));
     }
     assert_int_equal(rig_close(&r), KEEL_OK);
     free(other);
@@ -294,7 +294,7 @@ static void test_other_ranks_answer_when_asked(void **state) {
     rig_start(&r);
     for (uint64_t step = 1; step <= 3; step++) {
         tell(&p, KEEL_MERGE_STEP, step);
-        const uint64_t asked = step == 2   ? keel_copies_hash(keel_site_get_info(r.sites[RIG_REPLICA]))
+        const uint64_t asked = step == 2   ? keel_site_hash(keel_site_get_info(r.sites[RIG_REPLICA]))
                                : step == 3 ? 12345
                                            : 0;
         tell(&p, asked ? KEEL_MERGE_ASK : KEEL_MERGE_AGREED, asked);
