@@ -82,6 +82,13 @@ KEEL_API void keel_block_add_active(keel_block *block, const void *data, size_t 
 static inline void keel_block_add(keel_block *block, const void *data, size_t n) {
     if (block->site) keel_block_add_active(block, data, n);
 }
+// The next N elements are known to be finite. True if that is all that is asked of them, so that they need not be
+// added.
+static inline bool keel_block_take_finite(keel_block *block, size_t n) {
+    if (!block->site || block->stream.asked != KEEL_FIELDS_FLAGS) return false;
+    keel_stats_stream_add_finite(&block->stream, &block->stats, n);
+    return true;
+}
 KEEL_API void keel_block_end(keel_block *block);
 
 // Two sites of one tensor, where nothing changes it between them: true if the same is asked of both in this step, so

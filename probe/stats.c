@@ -86,20 +86,26 @@ static bool may_be_tiny(const keel_stats_stream *stream) {
 // A program may treat subnormals as zero, round elsewhere than to nearest or trap: none of it may change what is
 // measured. Tiny float results are flushed, which the kernels allow for, since some CPUs take a hundred cycles for
 // each. To change the control word costs as much as some hundred elements, so that it is left where it is as good.
+static bool replace_control(unsigned wanted, unsigned *before) {
+    *before = _mm_getcsr();
+    if ((*before & ~(unsigned)_MM_EXCEPT_MASK) == wanted) return false;
+    _mm_setcsr(wanted);
+    return true;
+}
+
 static void run_kernel(keel_stats_kernel *kernel, keel_stats_stream *stream, keel_stats *stats, const void *data,
                        size_t n) {
-    const unsigned control = _mm_getcsr();
-    const unsigned wanted = may_be_tiny(stream) ? MXCSR_DEFAULT | _MM_FLUSH_ZERO_ON : MXCSR_DEFAULT;
-    const bool change = (control & ~(unsigned)_MM_EXCEPT_MASK) != wanted;
-    if (change) _mm_setcsr(wanted);
+    unsigned before;
+    const bool replaced =
+        replace_control(may_be_tiny(stream) ? MXCSR_DEFAULT | _MM_FLUSH_ZERO_ON : MXCSR_DEFAULT, &before);
     kernel(stream, stats, data, n);
-    if (change) _mm_setcsr(control);
+    if (replaced) _mm_setcsr(before);
 }
 
 void keel_stats_stream_begin(keel_stats_stream *stream, const keel_stats_params *params, keel_dtype dtype) {
     const uint32_t fields = keel_stats_fields(params);
     keel_stats_clear(&stream->part);
-    stream->moments = (keel_moments){0};
+    stream->moments = stream->plain = (keel_moments){0};
     stream->limits = keel_limits_of(params, fields, dtype);
     stream->least_before = UINT64_MAX;
     stream->dtype = dtype;
@@ -111,7 +117,11 @@ void keel_stats_stream_add(keel_stats_stream *stream, keel_stats *stats, const v
 }
 
 void keel_stats_stream_end(keel_stats_stream *stream, keel_stats *stats) {
-    if (stream->part.fields) keel_stream_close(stream, stats);
+    if (!stream->part.fields) return;
+    unsigned before;
+    const bool replaced = replace_control(MXCSR_DEFAULT, &before);
+    keel_stream_close(stream, stats);
+    if (replaced) _mm_setcsr(before);
 }
 
 void keel_stats_observe_with(keel_stats_kernel *kernel, keel_stats *stats, const keel_stats_params *params,

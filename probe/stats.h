@@ -76,7 +76,7 @@ KEEL_API void keel_stats_clear(keel_stats *stats);
 // fields are left alone. HALF and PRECISION bring BASE with them, every group brings FLAGS; HALF is not observed where
 // the scale is not positive and finite. Counts, extremes and checksum are exact, the same on every CPU and for every
 // cut of a tensor. The sums are within 1e-6 of the sum of magnitudes (m2: of itself): float and 16-bit values are added
-// eight at a time as floats before they are added as doubles, so that other cuts differ by about 1e-8; doubles within
+// 32 at a time as floats before they are added as doubles, so that other cuts differ by about 1e-8; doubles within
 // 1e-12.
 KEEL_API void keel_stats_observe(keel_stats *stats, const keel_stats_params *params, keel_dtype dtype, const void *data,
                                  size_t n);
@@ -86,6 +86,7 @@ KEEL_API void keel_stats_observe(keel_stats *stats, const keel_stats_params *par
 typedef struct keel_stats_stream {
     keel_stats part; // of the present chunk
     keel_moments moments;
+    keel_moments plain; // sums that are to join MOMENTS, whose m2 follows from them
     keel_limits limits;
     uint64_t least_before; // least magnitude of the block before, as bits
     keel_dtype dtype;
@@ -94,6 +95,11 @@ typedef struct keel_stats_stream {
 KEEL_API void keel_stats_stream_begin(keel_stats_stream *stream, const keel_stats_params *params, keel_dtype dtype);
 // The N elements at DATA: to STATS, which is complete after the end only; the same STATS at each call.
 KEEL_API void keel_stats_stream_add(keel_stats_stream *stream, keel_stats *stats, const void *data, size_t n);
+// The next N elements are known to be finite and nothing but FLAGS is asked: they need not be looked at.
+static inline void keel_stats_stream_add_finite(keel_stats_stream *stream, keel_stats *stats, size_t n) {
+    stats->n += n;
+    stats->fields = stream->asked;
+}
 KEEL_API void keel_stats_stream_end(keel_stats_stream *stream, keel_stats *stats);
 
 // INTO becomes the record of both tensors together. Associative; counts, min and max exact in any order; sums by

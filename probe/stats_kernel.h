@@ -173,9 +173,18 @@ static inline bool keel_precision_done(keel_dtype dtype, const keel_stats *befor
     return bf16 && fp16 && tf32;
 }
 
+static inline void keel_stream_join_plain(keel_stats_stream *stream) {
+    keel_moments *plain = &stream->plain;
+    if (plain->count == 0) return;
+    plain->m2 = fmax(0, plain->sum_sq - plain->sum * plain->sum / plain->count);
+    keel_moments_merge(&stream->moments, plain);
+    *plain = (keel_moments){0};
+}
+
 // The chunk is over: STATS takes it.
 static inline void keel_stream_close(keel_stats_stream *stream, keel_stats *stats) {
     keel_stats *part = &stream->part;
+    keel_stream_join_plain(stream);
     part->sum = stream->moments.sum;
     part->sum_sq = stream->moments.sum_sq;
     part->m2 = stream->moments.m2;

@@ -11,7 +11,8 @@
 enum {
     BLOCK_BYTES = 16384, // of floats or doubles
     BLOCK_FLOATS = BLOCK_BYTES / 4,
-    GROUP = 8, // vectors of floats that are added as floats: eight values to a lane
+    GROUP = 8,  // vectors of floats that are at hand at a time
+    GROUPS = 4, // of them that are added as floats: at most 32 values to a lane
 };
 
 static size_t block_elements(keel_dtype dtype) {
@@ -237,9 +238,10 @@ ALWAYS_INLINE void sum_narrow(sum_kind kind, const keel_limits *limits, const un
     t.least_less_one = vi_set32(UINT32_MAX);
     const size_t vectors = n / LANES;
     size_t i = 0;
+    vfloat sum = zero, sum_sq = zero;
     const bool stored = kind.dtype != KEEL_F32;
     stored_extremes extremes = {vi_set32(0x80008000), vi_set64(0), vi_set64(UINT64_MAX), vi_set64(0)};
-    for (; i + GROUP <= vectors; i += GROUP) {
+    for (size_t groups = 0; i + GROUP <= vectors; i += GROUP, groups++) {
         vfloat v[GROUP];
         for (size_t k = 0; stored && k < GROUP; k += 2) {
             const unsigned char *at = data + (i + k) * bytes;
@@ -257,9 +259,15 @@ ALWAYS_INLINE void sum_narrow(sum_kind kind, const keel_limits *limits, const un
             absorb(&t, kind, limits, x, k % 2);
             v[k] = x.value;
         }
-        add_widened(t.sum, vf_add(add_four(v), add_four(v + 4)));
-        add_widened(t.sum_sq, vf_add(add_four_squares(v), add_four_squares(v + 4)));
+        sum = vf_add(sum, vf_add(add_four(v), add_four(v + 4)));
+        sum_sq = vf_add(sum_sq, vf_add(add_four_squares(v), add_four_squares(v + 4)));
+        if (groups % GROUPS < GROUPS - 1) continue;
+        add_widened(t.sum, sum);
+        add_widened(t.sum_sq, sum_sq);
+        sum = sum_sq = zero;
     }
+    add_widened(t.sum, sum);
+    add_widened(t.sum_sq, sum_sq);
     for (; i < vectors; i++) {
         const elements x = load_elements(kind.dtype, data + i * bytes);
         absorb(&t, kind, limits, x, 0);

@@ -19,10 +19,10 @@ static inline double m2_about_mean(const block_sums *s) {
     return s->count > 0 ? greater(0, s->sum_sq - s->sum * s->sum / s->count) : 0;
 }
 
-// Float sums of squares: eight to a lane, each rounded to 2^-24, so that m2 keeps 1e-6 while it is an eighth of them.
+// Float sums of squares: 32 to a lane, each rounded to 2^-24, so that m2 keeps 1e-6 while it is an eighth of them.
 // Squares below the normal floats may be flushed to zero, 2^-126 each, which is nothing beside one above 2^-94.
-static inline bool narrow_sums_hold(double m2, double sum_sq, double greatest) {
-    return m2 >= 0.125 * sum_sq && (greatest >= 0x1p-47 || greatest == 0);
+static inline bool narrow_sums_hold(double count, double sum, double sum_sq, double greatest) {
+    return sum * sum <= 0.875 * count * sum_sq && (greatest >= 0x1p-47 || greatest == 0);
 }
 
 // Double sums of squares: the deviation is more than a thousandth of the mean.
@@ -30,11 +30,11 @@ static inline bool wide_sums_hold(double m2, double sum_sq) {
     return m2 >= 1e-6 * sum_sq;
 }
 
-static bool plain_sums_hold(const keel_moments *block, const block_sums *s, bool wide) {
+static bool plain_sums_hold(const block_sums *s, bool wide) {
     const double greatest = greater(-s->min, s->max);
     if (!isfinite(s->sum_sq)) return false;
-    return wide ? keel_moments_exponent(greatest) == 0 && wide_sums_hold(block->m2, s->sum_sq)
-                : narrow_sums_hold(block->m2, s->sum_sq, greatest);
+    return wide ? keel_moments_exponent(greatest) == 0 && wide_sums_hold(m2_about_mean(s), s->sum_sq)
+                : narrow_sums_hold(s->count, s->sum, s->sum_sq, greatest);
 }
 
 // True if the blocks before say that this one's plain sums will not hold, so that they need not be tried.
@@ -42,7 +42,7 @@ static bool needs_care(const keel_moments *before, const keel_stats *part, bool 
     if (before->count == 0) return false;
     if (before->exponent != 0) return true;
     return wide ? !wide_sums_hold(before->m2, before->sum_sq)
-                : !narrow_sums_hold(before->m2, before->sum_sq, greater(-part->min, part->max));
+                : !narrow_sums_hold(before->count, before->sum, before->sum_sq, greater(-part->min, part->max));
 }
 
 // Of any values: about a shift that is near their mean, scaled so that squares neither overflow nor vanish. SHIFT: a
@@ -89,28 +89,34 @@ static void observe_base(keel_stats_stream *stream, const void *data, size_t n) 
     const bool precision = stream->fields & KEEL_FIELDS_PRECISION;
 
     block_sums s;
-    keel_moments block;
     tally counted = TALLY_NONE;
     const void *floats = NULL; // 16-bit elements are made floats only for what needs a second pass
     bool held = false;
-    if (!needs_care(moments, part, wide)) {
+    if (stream->plain.count > 0 || !needs_care(moments, part, wide)) {
         if (!wide) counted = tally_for(limits, stream->least_before);
         sum_plainly((sum_kind){dtype, counted, half, checksum}, limits, data, n, &s);
-        block = (keel_moments){.count = s.count, .sum = s.sum, .sum_sq = s.sum_sq, .m2 = m2_about_mean(&s)};
-        held = plain_sums_hold(&block, &s, wide);
+        held = plain_sums_hold(&s, wide);
         if (checksum) part->checksum += s.checksum;
     } else if (checksum) {
         part->checksum += checksum_of(dtype, data, n);
     }
-    if (!held) {
+    if (held && !wide) {
+        stream->plain.count += s.count;
+        stream->plain.sum += s.sum;
+        stream->plain.sum_sq += s.sum_sq;
+    } else if (held) {
+        const keel_moments block = {.count = s.count, .sum = s.sum, .sum_sq = s.sum_sq, .m2 = m2_about_mean(&s)};
+        keel_moments_merge(moments, &block);
+    } else {
+        keel_stream_join_plain(stream);
         counted = TALLY_NONE;
         floats = as_floats(dtype, data, n, widened);
         const bool guess = moments->count > 0 && moments->exponent == 0;
-        block = careful_moments(&s, wide, floats, n, guess ? moments->sum / moments->count : 0);
+        const keel_moments block = careful_moments(&s, wide, floats, n, guess ? moments->sum / moments->count : 0);
         if (s.count < (double)n) count_nonfinite(part, wide, floats, n);
         if (s.count == 0) return;
+        keel_moments_merge(moments, &block);
     }
-    keel_moments_merge(moments, &block);
     part->min = lesser(part->min, s.min + 0.0); // one zero, whatever its sign
     part->max = greater(part->max, s.max + 0.0);
 

@@ -53,8 +53,14 @@ typedef struct elements { // of a vector
     keel_vec grad, weight, exp_avg, exp_avg_sq, direction, change;
 } elements;
 
-// *RATIOS, where wanted, gains g^2 / max(v_hat, eps^2), whose mean is the square of RMS_t.
-KEEL_INLINE elements update_vector(elements x, const coefficients *c, keel_vec *ratios) {
+// What the update of a block tells besides.
+typedef struct tally {
+    keel_vec ratios; // where wanted: sums of g^2 / max(v_hat, eps^2), whose mean is the square of RMS_t
+    keel_vec zero;   // unless something that was written is not finite
+} tally;
+
+// A change that is finite comes of weights that are, and they of a direction and an exp_avg that are.
+KEEL_INLINE elements update_vector(elements x, const coefficients *c, bool rms, tally *t) {
     keel_vec g = x.grad * c->clip;
     x.exp_avg = c->beta1 * x.exp_avg + c->rest1 * g;
     x.exp_avg_sq = c->beta2 * x.exp_avg_sq + c->rest2 * (g * g);
@@ -63,16 +69,17 @@ KEEL_INLINE elements update_vector(elements x, const coefficients *c, keel_vec *
     keel_vec after = x.weight * c->keep - c->lr * x.direction;
     x.change = after - x.weight;
     x.weight = after;
-    if (ratios) *ratios += keel_vec_div(g * g, keel_vec_max(v_hat, keel_vec_set(c->least)));
+    t->zero += x.change * 0.0f + x.exp_avg_sq * 0.0f;
+    if (rms) t->ratios += keel_vec_div(g * g, keel_vec_max(v_hat, keel_vec_set(c->least)));
     return x;
 }
 
-KEEL_INLINE void update_elements(const block_data *p, size_t at, const coefficients *c, keel_vec *ratios) {
+KEEL_INLINE void update_elements(const block_data *p, size_t at, const coefficients *c, bool rms, tally *t) {
     elements x = {.grad = keel_vec_load(p->grad + at),
                   .weight = keel_vec_load(p->weight + at),
                   .exp_avg = keel_vec_load(p->exp_avg + at),
                   .exp_avg_sq = keel_vec_load(p->exp_avg_sq + at)};
-    x = update_vector(x, c, ratios);
+    x = update_vector(x, c, rms, t);
     keel_vec_store(p->exp_avg + at, x.exp_avg);
     keel_vec_store(p->exp_avg_sq + at, x.exp_avg_sq);
     keel_vec_store(p->weight + at, x.weight);
@@ -81,12 +88,12 @@ KEEL_INLINE void update_elements(const block_data *p, size_t at, const coefficie
 }
 
 // The last N < KEEL_LANES.
-KEEL_INLINE void update_rest(const block_data *p, size_t at, size_t n, const coefficients *c, keel_vec *ratios) {
+KEEL_INLINE void update_rest(const block_data *p, size_t at, size_t n, const coefficients *c, bool rms, tally *t) {
     elements x = {.grad = keel_vec_load_part(p->grad + at, n, 0),
                   .weight = keel_vec_load_part(p->weight + at, n, 0),
                   .exp_avg = keel_vec_load_part(p->exp_avg + at, n, 0),
                   .exp_avg_sq = keel_vec_load_part(p->exp_avg_sq + at, n, 0)};
-    x = update_vector(x, c, ratios);
+    x = update_vector(x, c, rms, t);
     keel_vec_store_part(p->exp_avg + at, x.exp_avg, n);
     keel_vec_store_part(p->exp_avg_sq + at, x.exp_avg_sq, n);
     keel_vec_store_part(p->weight + at, x.weight, n);
@@ -96,25 +103,26 @@ KEEL_INLINE void update_rest(const block_data *p, size_t at, size_t n, const coe
 
 // The pass is bound by memory. Weight and gradient of the next block are asked for here, line by line, which with the
 // states are more streams than the CPU follows by itself. Beyond the end the requests are harmless.
-KEEL_INLINE double update_block_as(bool rms, const block_data *data, size_t n, const coefficients *k) {
+KEEL_INLINE double update_block_as(bool rms, const block_data *data, size_t n, const coefficients *k, bool *finite) {
     const block_data p = *data;
     const coefficients c = *k;
-    keel_vec ratios = {0};
+    tally t = {0};
     size_t i = 0;
     for (; i + KEEL_LANES <= n; i += KEEL_LANES) {
         __builtin_prefetch(p.weight + i + BLOCK);
         __builtin_prefetch(p.grad + i + BLOCK);
-        update_elements(&p, i, &c, rms ? &ratios : NULL);
+        update_elements(&p, i, &c, rms, &t);
     }
-    if (i < n) update_rest(&p, i, n - i, &c, rms ? &ratios : NULL);
+    if (i < n) update_rest(&p, i, n - i, &c, rms, &t);
     double sum = 0;
-    for (size_t lane = 0; rms && lane < KEEL_LANES; lane++) sum += (double)ratios[lane];
+    for (size_t lane = 0; rms && lane < KEEL_LANES; lane++) sum += (double)t.ratios[lane];
+    *finite = keel_vec_sum(t.zero) == 0;
     return sum;
 }
 
-// The sum of RMS_t over the block, 0 where it is not wanted.
-static double update_block(bool rms, const block_data *data, size_t n, const coefficients *k) {
-    return rms ? update_block_as(true, data, n, k) : update_block_as(false, data, n, k);
+// The sum of RMS_t over the block, 0 where it is not wanted. *FINITE: all that it wrote is.
+static double update_block(bool rms, const block_data *data, size_t n, const coefficients *k, bool *finite) {
+    return rms ? update_block_as(true, data, n, k, finite) : update_block_as(false, data, n, k, finite);
 }
 
 // Part Q of STEP_TAPS of the next block: while this one is observed, memory need not rest.
@@ -138,15 +146,20 @@ static void strike_block(const keel_optimizer *o, const keel_tap *tap, size_t q,
         keel_tap_strike(tap, data[later], at, b->n);
 }
 
-static void observe_block(keel_optimizer *o, keel_watch *w, const keel_optim_block *b, const block_data *p) {
+static void observe_block(keel_optimizer *o, keel_watch *w, const keel_optim_block *b, const block_data *p,
+                          bool finite) {
     keel_tap *const *taps = o->taps[b->param].step;
     float *const data[STEP_TAPS] = {
         [EXP_AVG] = p->exp_avg, [EXP_AVG_SQ] = p->exp_avg_sq, [DIRECTION] = p->direction,
         [UPDATE] = p->change,   [WEIGHT] = p->weight,
     };
-    for (size_t q = 0; q < STEP_TAPS; q++)
-        if (taps[q]->armed) strike_block(o, taps[q], q, b, data);
     for (size_t q = 0; q < STEP_TAPS; q++) {
+        if (!taps[q]->armed) continue;
+        strike_block(o, taps[q], q, b, data);
+        finite = false;
+    }
+    for (size_t q = 0; q < STEP_TAPS; q++) {
+        if (finite && keel_block_take_finite(&w->now[q], b->n)) continue;
         if (w->now[q].site) prefetch_next(p, q);
         keel_block_add(&w->now[q], data[q], b->n);
     }
@@ -171,8 +184,9 @@ static void update_share(keel_optimizer *o, const float *grad, const keel_update
                 .direction = o->directions[thread],
                 .change = o->updates[thread],
             };
-            o->block_sums[to] = update_block(rms, &p, b->n, &k);
-            observe_block(o, w, b, &p);
+            bool finite;
+            o->block_sums[to] = update_block(rms, &p, b->n, &k, &finite);
+            observe_block(o, w, b, &p, finite);
         }
         keel_optim_watch_end(o, pass, thread, o->taps[param].step, STEP_TAPS, from, to);
     }

@@ -39,6 +39,7 @@ static void norm_share(keel_optimizer *o, float *grad, int thread) {
             const keel_optim_block *b = &o->blocks[to];
             if (tap->armed) keel_tap_strike(tap, grad + b->offset, b->offset - o->params[param].offset, b->n);
             o->block_sums[to] = sum_of_squares(grad + b->offset, b->n);
+            if (isfinite(o->block_sums[to]) && keel_block_take_finite(&w->now[0], b->n)) continue;
             if (w->now[0].site) prefetch_block(grad + b->offset + BLOCK);
             keel_block_add(&w->now[0], grad + b->offset, b->n);
         }

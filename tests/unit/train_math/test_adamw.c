@@ -202,6 +202,57 @@ static void test_observed(void **state) {
     omp_set_num_threads(omp_get_num_procs());
 }
 
+static void assert_flags(const rig *r, const keel_param *p, keel_quantity quantity, const float *flat) {
+    const keel_stats *seen = rig_stats(r, p->name, quantity);
+    keel_stats all;
+    const keel_stats_params params = {.fields = KEEL_FIELDS_FLAGS};
+    keel_stats_clear(&all);
+    keel_stats_observe(&all, &params, KEEL_F32, flat + p->offset, p->numel);
+    assert_int_equal(seen->fields, KEEL_FIELDS_FLAGS);
+    assert_int_equal(seen->n, p->numel);
+    assert_int_equal(seen->nans, all.nans);
+    assert_int_equal(seen->pos_infs, all.pos_infs);
+    assert_int_equal(seen->neg_infs, all.neg_infs);
+}
+
+// What is not finite shows in each tensor that has it, and in no other, though most blocks are known to be finite.
+static void test_flags(void **state) {
+    (void)state;
+    static const float bad[] = {0, NAN, INFINITY, -INFINITY};
+    for (size_t k = 0; k < 4 * sizeof bad / sizeof *bad; k++) {
+        rig r;
+        size_t count, n;
+        assert_int_equal(rig_open(&model, 1, &simple, NULL, 0, true, &r), KEEL_OK);
+        const keel_param *params = keel_model_params(r.model, &count);
+        float *weights = keel_model_weights(r.model), *change = malloc(r.numel * sizeof *change);
+        const keel_optimizer_state *states = keel_optimizer_states(r.optimizer, &n);
+        float *const at[] = {r.grad, weights, states[0].data, states[1].data};
+        assert_non_null(change);
+        random_gradient(&r, 4);
+        at[k % 4][params[0].offset + params[0].numel - 3] = bad[k / 4];
+        at[k % 4][params[1].offset + 5] = bad[k / 4];
+        memcpy(change, weights, r.numel * sizeof *change);
+        keel_step_begin(r.probe, 0); // the schedule begins with step 1: flags alone
+        rig_norm(&r);
+        keel_optimizer_step(r.optimizer, r.grad, &(keel_update){.lr = 0.01, .clip_factor = 0.5, .update = 1});
+        keel_step_end(r.probe, &(keel_step){.step = 0});
+        for (size_t i = 0; i < r.numel; i++) change[i] = weights[i] - change[i];
+        for (size_t p = 0; p < count; p++) {
+            assert_flags(&r, &params[p], KEEL_GRAD_REDUCED, r.grad);
+            assert_flags(&r, &params[p], KEEL_WEIGHT, weights);
+            assert_flags(&r, &params[p], KEEL_EXP_AVG, states[0].data);
+            assert_flags(&r, &params[p], KEEL_EXP_AVG_SQ, states[1].data);
+            assert_flags(&r, &params[p], KEEL_UPDATE, change);
+        }
+        // The direction is finite whatever the weight, and 0 of an infinite exp_avg_sq.
+        const bool direction =
+            isfinite(bad[k / 4]) || k % 4 == 1 || (k % 4 == 3 && isinf(bad[k / 4]) && bad[k / 4] > 0);
+        assert_int_equal(keel_stats_nonfinite(rig_stats(&r, params[0].name, KEEL_ADAM_DIRECTION)), !direction);
+        free(change);
+        rig_close(&r);
+    }
+}
+
 // After many steps with a gradient of size 1, one of size 5: RMS_t = 5 / sqrt(v_hat), the same for any threads.
 static void test_rms(void **state) {
     (void)state;
@@ -273,6 +324,7 @@ int main(void) {
         cmocka_unit_test(test_bad_groups),
         cmocka_unit_test(test_norm_is_the_same_for_any_threads),
         cmocka_unit_test(test_observed),
+        cmocka_unit_test(test_flags),
         cmocka_unit_test(test_rms),
         cmocka_unit_test(test_skip),
     };
