@@ -2,9 +2,6 @@
 #include <errno.h>
 #include <getopt.h>
 #include <mpi.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +16,7 @@
 #include "tools/assemble.h"
 #include "tools/log.h"
 #include "tools/replay_batch.h"
+#include "tools/stop_signals.h"
 #include "train/parallel/affinity.h"
 #include "train/tensor/blas.h"
 #include "train/tensor/cpu.h"
@@ -41,7 +39,8 @@ static const char usage[] =
     "\n"
     "exit: 0 trained, or a verdict on the batch, 1 training stopped by its own rules (see the message), 2 bad usage, "
     "configuration or data,\n"
-    "      128 + N stopped in order by signal N\n";
+    "      128 + N stopped in order by signal N, or ended by it at once: before the training, in a replay, or by a "
+    "second one\n";
 
 #define DEFAULT_OUTPUT "runs/train" // of the monitor
 
@@ -180,22 +179,6 @@ static keel_status check_monitor_config(const keel_monitor_config *config) {
     return status;
 }
 
-static _Atomic(keel_trainer *) stop_target; // NULL: the run is over
-static _Atomic(keel_assembly *) stop_watch; // the same
-static atomic_int stop_signal;              // 0: none came
-
-static void *wait_for_signal(void *set) {
-    int signal_number;
-    sigwait(set, &signal_number);
-    atomic_store(&stop_signal, signal_number);
-    fprintf(stderr, "keel-train: %s: stopping at the next step border\n", strsignal(signal_number));
-    keel_assembly *assembly = atomic_load(&stop_watch);
-    if (assembly) keel_assembly_stopping(assembly);
-    keel_trainer *trainer = atomic_load(&stop_target);
-    if (trainer) keel_trainer_stop(trainer);
-    return NULL;
-}
-
 // Rank 0's view of the run: a progress bar, a line every so many steps, and every step exactly in OUTPUT_DIR/train.csv
 // (which keel report reads).
 typedef struct console_view {
@@ -312,7 +295,8 @@ static void end_job(void *context) {
     MPI_Abort(MPI_COMM_WORLD, exit_code(KEEL_ERR_DIVERGED));
 }
 
-static keel_status train(const arguments *args, bool threaded) {
+// *STOPPED_BY: the signal that has ended it before its time; 0: none.
+static keel_status train(const arguments *args, bool threaded, int *stopped_by) {
     keel_train_config *config = NULL;
     keel_monitor_config *monitor = NULL;
     keel_assembly *assembly = NULL;
@@ -394,19 +378,12 @@ static keel_status train(const arguments *args, bool threaded) {
         fflush(stdout);
     }
 
-    static sigset_t signals; // outlives this call: the waiting thread is never joined
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGTERM);
-    sigaddset(&signals, SIGINT);
-    pthread_t waiter;
-    atomic_store(&stop_watch, assembly);
-    atomic_store(&stop_target, trainer);
-    if (pthread_create(&waiter, NULL, wait_for_signal, &signals) == 0) pthread_detach(waiter);
-
+    keel_stop_signals_train(trainer, assembly, rank == 0);
     status = agree(keel_trainer_run(trainer));
+    // One that comes after the last update has stopped nothing.
+    *stopped_by = status || keel_trainer_is_complete(trainer) ? 0 : keel_stop_signals_taken();
 done:
-    atomic_store(&stop_target, NULL);
-    atomic_store(&stop_watch, NULL);
+    keel_stop_signals_over();
     keel_trainer_close(trainer);
     if (assembly) {
         char *directory =
@@ -439,22 +416,21 @@ int main(int argc, char **argv) {
         code--;
         goto done;
     }
-    // Blocked before any thread exists, so that only the waiting thread takes them.
-    sigset_t signals;
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGTERM);
-    sigaddset(&signals, SIGINT);
-    pthread_sigmask(SIG_BLOCK, &signals, NULL);
-
+    if (keel_stop_signals_begin()) {
+        fprintf(stderr, "keel-train: %s\n", keel_error());
+        code = 2;
+        goto done;
+    }
     int provided;
     MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     keel_log_to_stderr("keel-train", size > 1 ? rank : -1);
 
-    const keel_status status = args.replay_step ? replay(&args) : train(&args, provided == MPI_THREAD_MULTIPLE);
-    code = exit_code(status);
-    if (!status && atomic_load(&stop_signal)) code = 128 + atomic_load(&stop_signal);
+    int stopped_by = 0;
+    const bool threaded = provided == MPI_THREAD_MULTIPLE;
+    const keel_status status = args.replay_step ? replay(&args) : train(&args, threaded, &stopped_by);
+    code = stopped_by ? 128 + stopped_by : exit_code(status);
     MPI_Finalize();
 done:
     free(args.train_sets);

@@ -250,10 +250,14 @@ static void note_offload(const keel_trainer *trainer) {
         (keel_seconds() - trainer->began) / steps);
 }
 
+bool keel_trainer_is_complete(const keel_trainer *trainer) {
+    return trainer->progress.update >= (uint64_t)trainer->config->runner.steps;
+}
+
 // BY_MONITOR: with a critical incident open, which leaves no checkpoint to write, and which the caller tells of.
 static keel_status finish_run(keel_trainer *trainer, bool by_monitor, bool critical_open) {
     const uint64_t steps = (uint64_t)trainer->config->runner.steps;
-    const bool complete = trainer->progress.update >= steps;
+    const bool complete = keel_trainer_is_complete(trainer);
     const bool idle = !trainer->new_run && trainer->progress.step == trainer->resumed_step;
     if (trainer->config->checkpoint.save_interval > 0 && trainer->saved_step != trainer->progress.step && !by_monitor)
         keel_trainer_save(trainer, critical_open);
@@ -287,7 +291,7 @@ keel_status keel_trainer_run(keel_trainer *trainer) {
     outcome out = {0};
     bool stopping = false;
     trainer->began = keel_seconds();
-    while (!stopping && trainer->progress.update < (uint64_t)runner->steps) {
+    while (!stopping && !keel_trainer_is_complete(trainer)) {
         status = run_step(trainer, &out);
         if (status) return status;
         if (trainer->progress.skipped_in_row >= (uint64_t)runner->stop_after_skipped) return diverged(trainer, &out);

@@ -54,6 +54,8 @@ keel_status keel_trainer_open_structure(const keel_train_config *config, MPI_Com
 keel_status keel_trainer_run(keel_trainer *trainer);
 // Asks for an orderly stop at the next step border (checkpoint included). From any thread or a signal handler.
 void keel_trainer_stop(keel_trainer *trainer);
+// All updates of runner_config.steps are made.
+bool keel_trainer_is_complete(const keel_trainer *trainer);
 void keel_trainer_close(keel_trainer *trainer); // NULL is fine
 
 // Module tree, parameters, and every collective of a step with count, bytes, dtype and communicator.
