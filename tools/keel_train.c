@@ -16,6 +16,7 @@
 #include "tools/assemble.h"
 #include "tools/log.h"
 #include "tools/replay_batch.h"
+#include "tools/step_csv.h"
 #include "tools/stop_signals.h"
 #include "train/parallel/affinity.h"
 #include "train/tensor/blas.h"
@@ -182,9 +183,7 @@ static keel_status check_monitor_config(const keel_monitor_config *config) {
 // Rank 0's view of the run: a progress bar, a line every so many steps, and every step exactly in OUTPUT_DIR/train.csv
 // (which keel report reads).
 typedef struct console_view {
-    FILE *csv;         // NULL: could not be opened
-    bool csv_scale;    // it has a column of the loss scale
-    bool csv_overflow; // and one that says which steps were skipped because of it
+    keel_step_csv *csv; // NULL: could not be opened
     const char *output_dir;
     uint64_t interval;
     bool resume;
@@ -202,22 +201,11 @@ static void print_progress(void *context, const char *what, double done) {
 }
 
 static void open_csv(console_view *console, bool scaled) {
-    char path[4096], header[128] = "";
+    char path[4096];
     snprintf(path, sizeof path, "%s/train.csv", console->output_dir);
     console->output_dir = NULL;
-    console->csv = fopen(path, console->resume ? "a+" : "w+");
-    if (!console->csv) {
-        keel_log(KEEL_LOG_WARNING, "%s: cannot be written: %s; the run goes on without it", path, strerror(errno));
-        return;
-    }
-    rewind(console->csv);
-    if (!fgets(header, sizeof header, console->csv)) { // a resumed run's columns stay what they are
-        snprintf(header, sizeof header, "step,loss,grad_norm,lr%s\n", scaled ? ",loss_scale,overflow" : "");
-        fputs(header, console->csv);
-    }
-    console->csv_scale = strstr(header, "loss_scale") != NULL;
-    console->csv_overflow = strstr(header, "overflow") != NULL;
-    (void)fseek(console->csv, 0, SEEK_END); // between reading and writing
+    if (keel_step_csv_open(path, console->resume, scaled, &console->csv))
+        keel_log(KEEL_LOG_WARNING, "%s; the run goes on without it", keel_error());
 }
 
 static void take_routing(void *context, const keel_step *step, double aux_loss, double z_loss, const double *rates,
@@ -235,13 +223,7 @@ static void print_step(void *context, const keel_step *step, double loss, double
                        double tokens_per_second, double loss_scale) {
     console_view *console = context;
     if (console->output_dir) open_csv(console, loss_scale > 0);
-    if (console->csv) {
-        fprintf(console->csv, "%llu,%.17g,%.17g,%.17g", (unsigned long long)step->step, loss, grad_norm, lr);
-        if (console->csv_scale) fprintf(console->csv, ",%.17g", loss_scale > 0 ? loss_scale : 1);
-        if (console->csv_overflow) fprintf(console->csv, ",%d", (step->flags & KEEL_STEP_OVERFLOW) != 0);
-        fputc('\n', console->csv);
-        fflush(console->csv);
-    }
+    if (console->csv) keel_step_csv_put(console->csv, step, loss, grad_norm, lr, loss_scale);
     const bool skipped = step->flags & KEEL_STEP_SKIPPED;
     if (step->step != 1 && step->step % console->interval && !skipped) return;
     char scale[32] = "";
@@ -397,7 +379,7 @@ done:
             _exit(status ? exit_code(status) : 0);
         }
     }
-    if (console.csv) fclose(console.csv);
+    keel_step_csv_close(console.csv);
     free(settings);
     keel_monitor_config_free(monitor);
     keel_train_config_free(config);

@@ -171,35 +171,10 @@ keel_status keel_checkpoint_folder_set_aside(keel_checkpoint_folder *folder, uin
     return keel_fail(KEEL_ERR_NOT_FOUND, "%s: no checkpoint of step %" PRIu64, folder->path, step);
 }
 
-static void remove_leftovers(const keel_checkpoint_folder *folder) {
+void keel_checkpoint_folder_clean(const keel_checkpoint_folder *folder) {
     DIR *dir = opendir(folder->path);
     if (!dir) return;
     for (const struct dirent *found; (found = readdir(dir));)
         if (fnmatch("step-*" ENDING KEEL_PARTIAL_SUFFIX, found->d_name, 0) == 0) unlinkat(dirfd(dir), found->d_name, 0);
     closedir(dir);
-}
-
-static keel_status move_away(keel_checkpoint_folder *folder, char **moved) {
-    for (unsigned n = 1;; n++) {
-        char *to;
-        if (asprintf(&to, "%s.%u", folder->path, n) < 0) return no_memory(folder->path);
-        if (access(to, F_OK) == 0) {
-            free(to);
-            continue;
-        }
-        if (rename(folder->path, to) != 0) {
-            const keel_status status = keel_fail(KEEL_ERR_IO, "%s: %s", to, strerror(errno));
-            free(to);
-            return status;
-        }
-        folder->count = 0;
-        *moved = to;
-        return KEEL_OK;
-    }
-}
-
-keel_status keel_checkpoint_folder_begin(keel_checkpoint_folder *folder, bool new_run, char **moved) {
-    *moved = NULL;
-    remove_leftovers(folder);
-    return new_run && folder->count ? move_away(folder, moved) : KEEL_OK;
 }

@@ -37,9 +37,7 @@ keel_status keel_checkpoint_folder_judge(keel_checkpoint_folder *folder, const k
 keel_status keel_checkpoint_folder_prune(keel_checkpoint_folder *folder, size_t keep, size_t keep_healthy);
 // Takes a damaged checkpoint out of the list, and renames it to NAME.damaged.
 keel_status keel_checkpoint_folder_set_aside(keel_checkpoint_folder *folder, uint64_t step);
-// To be called by the run that is about to write here. Removes what a write that was cut short has left. A NEW run does
-// not mix with the checkpoints of an old one: their folder is renamed to the first free checkpoints.N. *MOVED: that
-// name, malloc'ed; NULL if nothing was moved.
-keel_status keel_checkpoint_folder_begin(keel_checkpoint_folder *folder, bool new_run, char **moved);
+// Removes what a write that was cut short has left. To be called by the run that is about to write here.
+void keel_checkpoint_folder_clean(const keel_checkpoint_folder *folder);
 
 #endif

@@ -1,5 +1,7 @@
 #include "train/routing_report.h"
 
+#include "train/plain_nan.h"
+
 #include <stdlib.h>
 
 enum { BALANCE, Z, DROP_RATE, VALUES };
@@ -72,7 +74,8 @@ void keel_routing_report_tell(const keel_routing_report *report, keel_probe *pro
         z += values[Z];
         dropped += values[DROP_RATE];
     }
-    const double aux_loss = report->config->aux_loss_factor * balance, z_loss = report->config->z_loss_factor * z;
+    const double aux_loss = keel_plain(report->config->aux_loss_factor * balance);
+    const double z_loss = keel_plain(report->config->z_loss_factor * z);
     keel_scalar_set(probe, report->aux_loss, aux_loss);
     keel_scalar_set(probe, report->z_loss, z_loss);
     keel_scalar_set(probe, report->loss_total, loss + aux_loss + z_loss);

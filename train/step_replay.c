@@ -139,8 +139,8 @@ static keel_status read_batches(replayer *r, keel_replay_reading *reading) {
     if (!status) status = keel_all_reduce(r->gather, r->sums);
     if (status) return status;
     for (size_t i = 0; i < (size_t)VALUES * r->shards; i++)
-        reading->values[i] =
-            (keel_replay_value){.loss = r->sums[i * FIELDS], .grad_norm = sqrt(r->sums[i * FIELDS + 1])};
+        reading->values[i] = (keel_replay_value){.loss = keel_plain(r->sums[i * FIELDS]),
+                                                 .grad_norm = keel_plain(sqrt(r->sums[i * FIELDS + 1]))};
     return KEEL_OK;
 }
 

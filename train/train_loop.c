@@ -112,7 +112,8 @@ static void end_step(keel_trainer *trainer, keel_step *end, outcome *out, double
     const keel_loader_plan *plan = &trainer->loader.plan;
     const uint64_t samples = (uint64_t)plan->batch_size * plan->accumulation * plan->dp_size;
     const double tokens = (double)samples * (double)plan->seq_length;
-    const double loss = out->loss = out->control[KEEL_CONTROL_LOSS_SUM] / tokens;
+    const double loss = out->loss = keel_plain(out->control[KEEL_CONTROL_LOSS_SUM] / tokens);
+    out->grad_norm = keel_plain(out->grad_norm);
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     end->update = trainer->progress.update;
@@ -124,7 +125,7 @@ static void end_step(keel_trainer *trainer, keel_step *end, outcome *out, double
 
     set_scalar(trainer, KEEL_SCALAR_LOSS, loss);
     if (trainer->mesh.world.rank == (int)out->control[KEEL_CONTROL_LOSS_RANK])
-        set_scalar(trainer, KEEL_SCALAR_LOSS_MAX, out->control[KEEL_CONTROL_LOSS_MAX]);
+        set_scalar(trainer, KEEL_SCALAR_LOSS_MAX, keel_plain(out->control[KEEL_CONTROL_LOSS_MAX]));
     set_scalar(trainer, KEEL_SCALAR_PERPLEXITY, exp(loss));
     set_scalar(trainer, KEEL_SCALAR_LR, out->lr);
     set_scalar(trainer, KEEL_SCALAR_GRAD_NORM, out->grad_norm);

@@ -7,6 +7,7 @@
 #include <sys/file.h>
 
 #include "train/atomic_file.h"
+#include "train/earlier_run.h"
 #include "train/trainer_state.h"
 
 // Two runs in one folder would move and overwrite each other's checkpoints. A file system without locks is taken as it
@@ -24,12 +25,20 @@ keel_status keel_trainer_lock_output(keel_trainer *trainer) {
 }
 
 keel_status keel_trainer_begin_folders(keel_trainer *trainer) {
+    const char *path = trainer->config->runner.output_dir;
     char *moved = NULL;
-    keel_status status = keel_make_folders(trainer->config->runner.output_dir);
+    keel_status status = keel_make_folders(path);
     if (status) return keel_fail(status, "runner_config.output_dir: %s", keel_error());
     status = keel_trainer_lock_output(trainer);
-    if (!status) status = keel_checkpoint_folder_begin(&trainer->folder, trainer->new_run, &moved);
-    if (moved) keel_trainer_note(trainer, "the checkpoints of an earlier run are now in %s", moved);
+    if (status) return status;
+    keel_checkpoint_folder_clean(&trainer->folder);
+    if (!trainer->new_run) return KEEL_OK;
+    status = keel_earlier_run_move(path, &moved);
+    if (moved) {
+        keel_trainer_note(trainer, "checkpoints, train.csv and model of an earlier run are now in %s", moved);
+        keel_checkpoint_folder_close(&trainer->folder);
+        status = keel_checkpoint_folder_open(path, &trainer->folder);
+    }
     free(moved);
     return status;
 }

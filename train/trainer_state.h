@@ -11,6 +11,7 @@
 #include "train/parallel/bucket.h"
 #include "train/parallel/mesh.h"
 #include "train/parallel/pipeline.h"
+#include "train/plain_nan.h"
 #include "train/routing_report.h"
 #include "train/trainer.h"
 

@@ -29,6 +29,7 @@
 
 typedef struct store {
     char *directory;
+    size_t first_made; // see make_directory
     keel_run_lock lock;
     keel_store_options options;
     const keel_run_info *info;
@@ -47,7 +48,8 @@ typedef struct store {
 
 // ---- the directory ----
 
-static keel_status make_directory(const char *directory) {
+// *FIRST: length of the path of the first folder that had to be made; 0: none.
+static keel_status make_directory(const char *directory, size_t *first) {
     char *path = strdup(directory);
     if (!path) return keel_fail(KEEL_ERR_MEMORY, "%s: no memory", directory);
     int error = 0;
@@ -56,12 +58,24 @@ static keel_status make_directory(const char *directory) {
         if (*end != '/' && *end != '\0') continue;
         const char kept = *end;
         *end = '\0';
-        if (mkdir(path, 0777) != 0 && errno != EEXIST) error = errno;
+        const bool made = mkdir(path, 0777) == 0;
+        if (made && !*first) *first = (size_t)(end - path);
+        if (!made && errno != EEXIST) error = errno;
         *end = kept;
         if (kept == '\0') break;
     }
     free(path);
     return error ? keel_fail(KEEL_ERR_IO, "%s: cannot make the directory: %s", directory, strerror(error)) : KEEL_OK;
+}
+
+// Of a run that never began nothing is left.
+static void remove_directory(char *path, size_t first) {
+    for (size_t n = strlen(path); first && n >= first;) {
+        path[n] = '\0';
+        if (rmdir(path) != 0 && errno != ENOENT) return; // it holds something
+        const char *slash = strrchr(path, '/');
+        n = slash ? (size_t)(slash - path) : 0;
+    }
 }
 
 const char *keel_store_shared_file_system(const char *directory) {
@@ -349,6 +363,7 @@ static void close_store(void *context) {
     keel_packer_close(s->packer, s->options.pack_seconds);
     keel_backlog_free(&s->backlog);
     keel_run_lock_release(&s->lock);
+    if (!s->info) remove_directory(s->directory, s->first_made);
     free(s->directory);
     free(s);
 }
@@ -361,7 +376,7 @@ keel_status keel_store_sink_open(const char *directory, const keel_store_options
         status = keel_fail(KEEL_ERR_MEMORY, "%s: no memory for the store", directory);
         goto fail;
     }
-    if ((status = make_directory(directory))) goto fail;
+    if ((status = make_directory(directory, &s->first_made))) goto fail;
     if ((status = keel_run_lock_take(directory, &s->lock))) goto fail;
     s->directory = copy;
     s->options = *options;

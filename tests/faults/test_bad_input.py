@@ -28,6 +28,16 @@ class BadInput(Case):
         self.refused([TRAIN, self.path("nothing.yaml")], "nothing.yaml")
         self.refused([TRAIN, self.config(), "--monitor", self.path("nothing.yaml")], "nothing.yaml")
 
+    def test_what_is_refused_leaves_no_folder(self):
+        for ranks, more in ((2, ["parallel_config.model_parallel=3"]), (1, ["runner_config.batch_size=100000"])):
+            args = self.job(ranks, self.config(), "--set", f"monitor.output={self.path('runs', 'a', 'b')}")
+            for setting in more:
+                args += ["--set", setting]
+            p = self.run_program(args, expect=2)
+            self.assertEqual(p.stderr.count("keel-train: "), 1, p.stderr)
+            self.assertFalse(os.path.exists(self.path("runs")))
+            self.assertFalse(os.path.exists(self.path("out")))
+
     def test_directory_without_a_store(self):
         os.mkdir(self.path("empty"))
         for command in self.readers():

@@ -279,7 +279,7 @@ static void test_full_disk(void) {
         CHECK(exists(folder, "checkpoints/step-0000000010.safetensors"));
         CHECK(!exists(folder, "checkpoints/step-0000000020.safetensors"));
         CHECK(!exists(folder, "checkpoints/step-0000000020.safetensors.partial"));
-        CHECK(exists(folder, "checkpoints.1/step-0000000030.safetensors"));
+        CHECK(exists(folder, "earlier.1/checkpoints/step-0000000030.safetensors"));
     }
     CHECK(rig_train(&config, &language, true, &record) == KEEL_OK);
     rig_remove_folder(folder);

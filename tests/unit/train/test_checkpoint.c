@@ -11,6 +11,7 @@
 #include "tests/unit/train/temp_folder.h"
 #include "train/checkpoint.h"
 #include "train/checkpoint_folder.h"
+#include "train/earlier_run.h"
 #include "train/pretrained.h"
 #include "train/recovery.h"
 #include "train/safetensors.h"
@@ -343,9 +344,7 @@ static void test_leftovers_and_old_runs(void **state) {
     rig *r = *state;
     keel_checkpoint_folder folder;
     assert_int_equal(keel_checkpoint_folder_open(r->dir, &folder), KEEL_OK); // no folder yet
-    char *moved = NULL;
-    assert_int_equal(keel_checkpoint_folder_begin(&folder, true, &moved), KEEL_OK);
-    assert_null(moved);
+    keel_checkpoint_folder_clean(&folder);
     keel_checkpoint_folder_close(&folder);
 
     open_folder(r, &folder);
@@ -356,22 +355,27 @@ static void test_leftovers_and_old_runs(void **state) {
     temp_write(temp_path(r->dir, "checkpoints/step-0000000003.safetensors.damaged"), "x", 1);
     expect_entries(r, &folder, "1");
     assert_int_equal(access(partial, F_OK), 0); // it may be another job's that is writing now
-    assert_int_equal(keel_checkpoint_folder_begin(&folder, false, &moved), KEEL_OK);
-    assert_null(moved);
+    keel_checkpoint_folder_clean(&folder);
     assert_int_equal(access(partial, F_OK), -1);
     expect_entries(r, &folder, "1");
 
-    static const char *const names[] = {"checkpoints.1", "checkpoints.2"};
+    keel_checkpoint_folder_close(&folder);
+    static const char *const names[] = {"earlier.1", "earlier.2"}, *const files[] = {"earlier.1/train.csv",
+                                                                                     "earlier.2/train.csv"};
+    char *moved = NULL;
     for (size_t i = 0; i < 2; i++) {
-        assert_int_equal(keel_checkpoint_folder_begin(&folder, true, &moved), KEEL_OK);
+        temp_write(temp_path(r->dir, "train.csv"), "step\n", 5);
+        assert_int_equal(keel_earlier_run_move(r->dir, &moved), KEEL_OK);
         assert_string_equal(moved, temp_path(r->dir, names[i]));
         free(moved);
-        expect_entries(r, &folder, "");
-        keel_checkpoint_folder_close(&folder);
-        open_folder(r, &folder);
-        put(r, &folder, 1);
+        assert_int_equal(access(temp_path(r->dir, "train.csv"), F_OK), -1);
+        assert_int_equal(access(temp_path(r->dir, files[i]), F_OK), 0);
     }
+    assert_int_equal(keel_checkpoint_folder_open(temp_path(r->dir, names[0]), &folder), KEEL_OK);
+    assert_int_equal(folder.count, 1);
     keel_checkpoint_folder_close(&folder);
+    assert_int_equal(keel_earlier_run_move(r->dir, &moved), KEEL_OK); // nothing left
+    assert_null(moved);
 }
 
 // ---- recovery ----
