@@ -1,17 +1,38 @@
 #include "collectors/helper_thread.h"
 
 #include <errno.h>
+#include <fenv.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+typedef struct entry {
+    void *(*run)(void *);
+    void *context;
+} entry;
+
+// A thread inherits traps and rounding of the one that made it.
+static void *enter(void *made) {
+    const entry entered = *(entry *)made;
+    free(made);
+    fesetenv(FE_DFL_ENV);
+    return entered.run(entered.context);
+}
+
 keel_status keel_thread_start(pthread_t *thread, const char *name, void *(*run)(void *), void *context) {
+    entry *made = malloc(sizeof *made);
+    if (!made) return keel_fail(KEEL_ERR_MEMORY, "thread %s: no memory", name);
+    *made = (entry){run, context};
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int error = pthread_create(thread, NULL, run, context);
+    const int error = pthread_create(thread, NULL, enter, made);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error) return keel_fail(KEEL_ERR_IO, "thread %s: %s", name, strerror(error));
+    if (error) {
+        free(made);
+        return keel_fail(KEEL_ERR_IO, "thread %s: %s", name, strerror(error));
+    }
     pthread_setname_np(*thread, name);
     return KEEL_OK;
 }
@@ -35,8 +56,16 @@ void keel_nap(long nanoseconds) {
     nanosleep(&(struct timespec){.tv_nsec = nanoseconds}, NULL);
 }
 
-double keel_seconds_now(void) {
+static double seconds_of(clockid_t clock) {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(clock, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+double keel_seconds_now(void) {
+    return seconds_of(CLOCK_MONOTONIC);
+}
+
+double keel_unix_seconds_now(void) {
+    return seconds_of(CLOCK_REALTIME);
 }

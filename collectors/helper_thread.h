@@ -8,7 +8,8 @@
 
 #include "probe/status.h"
 
-// NAME: at most 15 characters. The thread takes no signals: they are the program's.
+// NAME: at most 15 characters. The thread takes no signals: they are the program's. Floating point
+// rounds and traps on it as by default.
 keel_status keel_thread_start(pthread_t *thread, const char *name, void *(*run)(void *), void *context);
 
 // sem_wait, whatever interrupts it.
@@ -20,5 +21,6 @@ void keel_nap(long nanoseconds);
 
 // Of the monotonic clock.
 double keel_seconds_now(void);
+double keel_unix_seconds_now(void); // since 1970
 
 #endif

@@ -50,12 +50,6 @@ struct keel_merge_stage {
     uint64_t settled; // = over, for the training thread; under the mutex
 };
 
-static double now_seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 static void settle(keel_merge_stage *stage, uint64_t sequence) {
     stage->over = sequence;
     pthread_mutex_lock(&stage->mutex);
@@ -104,7 +98,7 @@ static void begin(keel_merge_stage *stage, phase next, keel_status status) {
     stage->phase = next;
     stage->elapsed = 0;
     stage->looks = 0;
-    stage->last_look = now_seconds();
+    stage->last_look = keel_seconds_now();
 }
 
 // Starts the next announcement, or ends; false if there is no reason for either.
@@ -302,7 +296,7 @@ static bool in_flight(keel_merge_stage *stage) {
     }
     // A process that was stopped for long finds much time gone at its first look, and must look again before it gives
     // up.
-    const double now = now_seconds(), most = stage->timeout / 10, passed = now - stage->last_look;
+    const double now = keel_seconds_now(), most = stage->timeout / 10, passed = now - stage->last_look;
     stage->elapsed += passed < most ? passed : most;
     stage->last_look = now;
     stage->looks++;

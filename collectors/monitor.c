@@ -39,7 +39,7 @@ struct keel_monitor {
     keel_recorder *recorder;
     keel_merge_stage *stage;
     keel_rank_watch *watch; // NULL: none
-    bool started;
+    atomic_bool started;
     char describe[192];
 
     _Atomic double step_began; // of the step that goes on, by the monotonic clock; 0: none does
@@ -145,8 +145,7 @@ static void describe(keel_monitor *monitor, const keel_rank_table *table) {
 }
 
 // What lies between two steps (a checkpoint, an evaluation, the end) is none of a hang.
-static void idle(void *context) {
-    keel_monitor *monitor = context;
+static void watch(keel_monitor *monitor) {
     const double began = atomic_load(&monitor->step_began);
     keel_host_event event;
     if (!monitor->has_judge || (monitor->watch && keel_rank_watch_broken(monitor->watch))) return;
@@ -155,6 +154,13 @@ static void idle(void *context) {
     if (began <= 0 || !monitor->judge.watch) return;
     const bool known = monitor->watch && keel_rank_watch_waited_for(monitor->watch, &event);
     monitor->judge.watch(monitor->judge.sink.context, keel_seconds_now() - began, known ? &event : NULL);
+}
+
+static void idle(void *context) {
+    keel_monitor *monitor = context;
+    if (!atomic_load(&monitor->started)) return;
+    keel_sink_list_idle(&monitor->sinks);
+    watch(monitor);
 }
 
 // What this rank registered, and what is to be observed of it.
@@ -182,6 +188,22 @@ static keel_status agree(keel_monitor *monitor, keel_status planned, const keel_
     return planned ? planned : keel_whole_table_open(own, &(uint32_t){0}, 1, &monitor->whole);
 }
 
+static void warn_of_sizes(const keel_rank_table *table) {
+    uint32_t count = 0, first = 0;
+    for (uint32_t s = table->site_count; s-- > 0;) {
+        const keel_site_info *site = &table->sites[s];
+        if (!table->plans[s].fields || site->ndim > 0 || site->numel > 0) continue;
+        count++;
+        first = s;
+    }
+    if (count > 0)
+        keel_log(
+            KEEL_LOG_WARNING,
+            "%u sites, the first of them %s (%s), are registered without shape and numel: rules that need a size do "
+            "not judge them",
+            count, table->sites[first].name, keel_quantity_name(table->sites[first].quantity));
+}
+
 static keel_status open_tables(keel_monitor *monitor) {
     const keel_status status =
         keel_run_tables_open(&(keel_run_identity){.run_id = monitor->options.run_id,
@@ -194,6 +216,7 @@ static keel_status open_tables(keel_monitor *monitor) {
                                                   .ep = monitor->options.ep},
                              &monitor->whole.table, &monitor->ranks, &monitor->tables);
     if (status) return status;
+    warn_of_sizes(&monitor->whole.table);
     return keel_select_warn(monitor->options.config, monitor->whole.table.sites, monitor->whole.table.site_count);
 }
 
@@ -241,7 +264,7 @@ static keel_status start(void *context, keel_probe *probe, keel_site_plan *plans
     if (!status) {
         keel_sink_list_start(&monitor->sinks, &monitor->tables.info);
         describe(monitor, monitor->rank == 0 ? &monitor->whole.table : &own);
-        monitor->started = true;
+        atomic_store(&monitor->started, true);
     }
     keel_rank_table_close(&own);
     return status;
@@ -265,9 +288,18 @@ static void frame_observed(void *context, keel_frame *frame) {
     keel_rank_series_take(&monitor->ranks, frame, monitor->filling->values);
 }
 
-static void frame_end(void *context, keel_frame *frame, const keel_step *step) {
+// What the program leaves to the clock.
+static keel_step timed(const keel_step *given, double began) {
+    keel_step step = *given;
+    if (step.seconds == 0 && began > 0) step.seconds = keel_seconds_now() - began;
+    if (step.time_unix == 0) step.time_unix = keel_unix_seconds_now();
+    return step;
+}
+
+static void frame_end(void *context, keel_frame *frame, const keel_step *given) {
     keel_monitor *monitor = context;
-    atomic_store(&monitor->step_began, 0);
+    const keel_step ended = timed(given, atomic_exchange(&monitor->step_began, 0)), *step = &ended;
+    if (frame) frame->step = ended;
     if (monitor->watch) keel_rank_watch_step(monitor->watch, step->step, false);
     for (uint32_t i = 0; frame && i < monitor->collector_count; i++)
         keel_collectors[i]->sample(monitor->collectors[i], frame, monitor->rank, step);
@@ -296,8 +328,7 @@ static void wait(void *context, bool begins) {
 static keel_status drain(void *context) {
     keel_monitor *monitor = context;
     keel_merge_stage_drain(monitor->stage);
-    keel_recorder_drain(monitor->recorder);
-    return KEEL_OK;
+    return keel_recorder_drain(monitor->recorder);
 }
 
 // ---- the judge ----
@@ -330,17 +361,19 @@ keel_status keel_monitor_attach(keel_monitor *monitor, keel_probe *probe) {
         if (status) return status;
         monitor->collector_count++;
     }
-    keel_probe_set_backend(probe, &(keel_backend){.context = monitor,
-                                                  .start = start,
-                                                  .frame_begin = frame_begin,
-                                                  .frame_observed = frame_observed,
-                                                  .frame_end = frame_end,
-                                                  .poll = poll,
-                                                  .wait = wait,
-                                                  .health = health,
-                                                  .drain = drain,
-                                                  .save = save,
-                                                  .load = load});
+    keel_probe_set_backend(probe,
+                           &(keel_backend){.context = monitor,
+                                           .sign = monitor->watch ? keel_rank_watch_observed(monitor->watch) : NULL,
+                                           .start = start,
+                                           .frame_begin = frame_begin,
+                                           .frame_observed = frame_observed,
+                                           .frame_end = frame_end,
+                                           .poll = poll,
+                                           .wait = wait,
+                                           .health = health,
+                                           .drain = drain,
+                                           .save = save,
+                                           .load = load});
     return KEEL_OK;
 }
 

@@ -71,8 +71,8 @@ keel_status keel_monitor_add_sink(keel_monitor *monitor, const keel_sink *sink);
 keel_status keel_monitor_add_judge(keel_monitor *monitor, const keel_judge *judge);
 // For the judge, on the recorder thread: hands an incident to every sink.
 void keel_monitor_emit(keel_monitor *monitor, const keel_incident *incident);
-// Makes the monitor the backend of PROBE and registers its own scalars (step_seconds, rss_anon_bytes). Before
-// keel_probe_start.
+// Makes the monitor the backend of PROBE and registers its own scalars (step_seconds, rss_anon_bytes,
+// rss_growth_bytes). Before keel_probe_start.
 keel_status keel_monitor_attach(keel_monitor *monitor, keel_probe *probe);
 // This process was asked to stop: deaths of other ranks from now on follow from it. From any thread.
 void keel_monitor_stopping(keel_monitor *monitor);

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "collectors/helper_thread.h"
 
@@ -19,7 +20,9 @@ struct keel_recorder {
     _Atomic uint64_t drains_wanted;
     pthread_mutex_t mutex;
     pthread_cond_t drained;
-    uint64_t drains_done; // under the mutex
+    uint64_t drains_done; // under the mutex, as are the next
+    keel_status drain_status;
+    char drain_error[KEEL_SINK_ERROR_BYTES];
 
     // The closer's, before stop is set.
     uint64_t ended;
@@ -97,9 +100,12 @@ static void *run(void *context) {
             keel_ring_put(&recorder->pool->free, slot);
         }
         if (drains == wanted) continue;
-        keel_sink_list_flush(recorder->sinks);
+        char error[KEEL_SINK_ERROR_BYTES] = "";
+        const keel_status flushed = keel_sink_list_flush(recorder->sinks, error);
         drains = wanted;
         pthread_mutex_lock(&recorder->mutex);
+        recorder->drain_status = flushed;
+        memcpy(recorder->drain_error, error, sizeof error);
         recorder->drains_done = drains;
         pthread_cond_signal(&recorder->drained);
         pthread_mutex_unlock(&recorder->mutex);
@@ -145,12 +151,15 @@ void keel_recorder_put(keel_recorder *recorder, keel_slot *slot) {
     sem_post(&recorder->wake);
 }
 
-void keel_recorder_drain(keel_recorder *recorder) {
+keel_status keel_recorder_drain(keel_recorder *recorder) {
     const uint64_t wanted = atomic_fetch_add(&recorder->drains_wanted, 1) + 1;
     sem_post(&recorder->wake);
     pthread_mutex_lock(&recorder->mutex);
     while (recorder->drains_done < wanted) pthread_cond_wait(&recorder->drained, &recorder->mutex);
+    keel_status status = recorder->drain_status;
+    if (status) status = keel_fail(status, "%s", recorder->drain_error);
     pthread_mutex_unlock(&recorder->mutex);
+    return status;
 }
 
 keel_status keel_recorder_close(keel_recorder *recorder, uint64_t ended, const keel_step *last_step, uint64_t *rows) {

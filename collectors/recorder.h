@@ -21,7 +21,7 @@ keel_status keel_recorder_open(const keel_recorder_options *options, keel_record
 void keel_recorder_put(keel_recorder *recorder, keel_slot *slot);
 // Waits until everything put so far is recorded and the sinks are flushed. From one thread, which may be another one
 // than that of put.
-void keel_recorder_drain(keel_recorder *recorder);
+keel_status keel_recorder_drain(keel_recorder *recorder);
 // Records what is left, and a row without values where the last of the ENDED steps, LAST_STEP, was lost; closes the
 // sinks, joins the thread. *ROWS: steps recorded. KEEL_ERR_IO: a sink failed.
 keel_status keel_recorder_close(keel_recorder *recorder, uint64_t ended, const keel_step *last_step, uint64_t *rows);

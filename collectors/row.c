@@ -260,36 +260,16 @@ void keel_row_buffer_copy(keel_row_buffer *buffer, const keel_row *row) {
     memcpy(buffer->scalar_set, row->scalar_set, info->scalar_count * sizeof *buffer->scalar_set);
 }
 
-static cell *column_of(cell *const *columns, keel_op op, bool is_count) {
-    return columns[op] && keel_op_get(op)->is_count == is_count ? columns[op] : NULL;
+static cell *column_of(const keel_row_buffer *buffer, keel_op op, bool is_count) {
+    return keel_op_get(op)->is_count == is_count ? buffer->columns[op] : NULL;
 }
 
 double *keel_row_buffer_f64(keel_row_buffer *buffer, keel_op op) {
-    cell *column = column_of(buffer->columns, op, false);
+    cell *column = column_of(buffer, op, false);
     return column ? &column->f64 : NULL;
 }
 
 uint64_t *keel_row_buffer_u64(keel_row_buffer *buffer, keel_op op) {
-    cell *column = column_of(buffer->columns, op, true);
-    return column ? &column->u64 : NULL;
-}
-
-double *keel_row_buffer_micro_f64(keel_row_buffer *buffer, keel_op op) {
-    cell *column = column_of(buffer->micro_columns, op, false);
-    return column ? &column->f64 : NULL;
-}
-
-uint64_t *keel_row_buffer_micro_u64(keel_row_buffer *buffer, keel_op op) {
-    cell *column = column_of(buffer->micro_columns, op, true);
-    return column ? &column->u64 : NULL;
-}
-
-double *keel_row_buffer_rank_f64(keel_row_buffer *buffer, keel_op op) {
-    cell *column = column_of(buffer->rank_columns, op, false);
-    return column ? &column->f64 : NULL;
-}
-
-uint64_t *keel_row_buffer_rank_u64(keel_row_buffer *buffer, keel_op op) {
-    cell *column = column_of(buffer->rank_columns, op, true);
+    cell *column = column_of(buffer, op, true);
     return column ? &column->u64 : NULL;
 }

@@ -93,9 +93,5 @@ void keel_row_buffer_copy(keel_row_buffer *buffer, const keel_row *row); // ROW 
 void keel_row_buffer_set_scalar(keel_row_buffer *buffer, uint32_t scalar, double value);
 double *keel_row_buffer_f64(keel_row_buffer *buffer, keel_op op);
 uint64_t *keel_row_buffer_u64(keel_row_buffer *buffer, keel_op op);
-double *keel_row_buffer_micro_f64(keel_row_buffer *buffer, keel_op op);
-uint64_t *keel_row_buffer_micro_u64(keel_row_buffer *buffer, keel_op op);
-double *keel_row_buffer_rank_f64(keel_row_buffer *buffer, keel_op op);
-uint64_t *keel_row_buffer_rank_u64(keel_row_buffer *buffer, keel_op op);
 
 #endif

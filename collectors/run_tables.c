@@ -53,6 +53,18 @@ static void name_scalars(keel_run_tables *tables, const keel_rank_table *table) 
     tables->info.scalar_names = tables->scalar_names;
 }
 
+// NAME_rank may be the name of a scalar of the program's.
+static keel_status check_names(const keel_run_info *info, uint32_t scalars) {
+    for (uint32_t owner = scalars; owner < info->scalar_count; owner++)
+        for (uint32_t i = 0; i < scalars; i++)
+            if (strcmp(info->scalar_names[i], info->scalar_names[owner]) == 0)
+                return keel_fail(KEEL_ERR_USAGE,
+                                 "scalar %s: that is also where the rank of another scalar's value is kept; name it "
+                                 "otherwise",
+                                 info->scalar_names[i]);
+    return KEEL_OK;
+}
+
 keel_status keel_run_tables_open(const keel_run_identity *identity, const keel_rank_table *table,
                                  const keel_rank_series_table *ranks, keel_run_tables *tables) {
     *tables = (keel_run_tables){0};
@@ -81,7 +93,9 @@ keel_status keel_run_tables_open(const keel_run_identity *identity, const keel_r
     for (uint32_t j = 0; j < ranks->series_count; j++)
         for (int op = 0; op < KEEL_OP_COUNT; op++) info->rank_op_stored[op] |= ranks->ops[j] >> op & 1;
     name_scalars(tables, table);
-    return KEEL_OK;
+    const keel_status status = check_names(info, scalars);
+    if (status) keel_run_tables_close(tables);
+    return status;
 }
 
 void keel_run_tables_close(keel_run_tables *tables) {

@@ -1,6 +1,7 @@
 #include "collectors/sink_list.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 
 keel_status keel_sink_list_add(keel_sink_list *list, const keel_sink *sink, bool judge) {
     if (list->count == KEEL_SINKS_MAX) {
@@ -11,9 +12,10 @@ keel_status keel_sink_list_add(keel_sink_list *list, const keel_sink *sink, bool
     return KEEL_OK;
 }
 
-static void note(keel_sink_entry *entry, keel_status status, const char *what) {
-    if (!status || entry->failures++) return;
-    keel_log(KEEL_LOG_ERROR, "%s cannot take %s, training goes on: %s", entry->sink.name, what, keel_error());
+static keel_status note(keel_sink_entry *entry, keel_status status, const char *what) {
+    if (status && !entry->failures++)
+        keel_log(KEEL_LOG_ERROR, "%s cannot take %s, training goes on: %s", entry->sink.name, what, keel_error());
+    return status;
 }
 
 void keel_sink_list_start(keel_sink_list *list, const keel_run_info *info) {
@@ -30,7 +32,7 @@ void keel_sink_list_start(keel_sink_list *list, const keel_run_info *info) {
 void keel_sink_list_row(keel_sink_list *list, const keel_row *row) {
     for (uint32_t i = 0; i < list->count; i++) {
         keel_sink_entry *entry = &list->entries[i];
-        if (entry->started) note(entry, entry->sink.row(entry->sink.context, row), "a step");
+        if (entry->started) (void)note(entry, entry->sink.row(entry->sink.context, row), "a step");
     }
 }
 
@@ -38,16 +40,31 @@ void keel_sink_list_incident(keel_sink_list *list, const keel_incident *incident
     for (uint32_t i = 0; i < list->count; i++) {
         keel_sink_entry *entry = &list->entries[i];
         if (entry->started && entry->sink.incident)
-            note(entry, entry->sink.incident(entry->sink.context, incident), "an incident");
+            (void)note(entry, entry->sink.incident(entry->sink.context, incident), "an incident");
     }
 }
 
-static void flush(keel_sink_entry *entry) {
-    if (entry->started && entry->sink.flush) note(entry, entry->sink.flush(entry->sink.context), "a flush");
+static keel_status flush(keel_sink_entry *entry) {
+    if (!entry->started || !entry->sink.flush) return KEEL_OK;
+    return note(entry, entry->sink.flush(entry->sink.context), "a flush");
 }
 
-void keel_sink_list_flush(keel_sink_list *list) {
-    for (uint32_t i = 0; i < list->count; i++) flush(&list->entries[i]);
+keel_status keel_sink_list_flush(keel_sink_list *list, char error[KEEL_SINK_ERROR_BYTES]) {
+    keel_status first = KEEL_OK;
+    for (uint32_t i = 0; i < list->count; i++) {
+        const keel_status status = flush(&list->entries[i]);
+        if (!status || first) continue;
+        first = status;
+        snprintf(error, KEEL_SINK_ERROR_BYTES, "%s", keel_error());
+    }
+    return first;
+}
+
+void keel_sink_list_idle(keel_sink_list *list) {
+    for (uint32_t i = 0; i < list->count; i++) {
+        keel_sink_entry *entry = &list->entries[i];
+        if (entry->started && entry->sink.idle) entry->sink.idle(entry->sink.context);
+    }
 }
 
 static void close_entry(keel_sink_entry *entry) {
@@ -62,7 +79,7 @@ keel_status keel_sink_list_close(keel_sink_list *list) {
     for (uint32_t i = 0; i < list->count; i++) {
         keel_sink_entry *entry = &list->entries[i];
         if (!entry->judge) {
-            flush(entry);
+            (void)flush(entry);
             close_entry(entry);
         }
         if (entry->failures && !failed) failed = entry;

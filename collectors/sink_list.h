@@ -5,7 +5,7 @@
 
 #include "collectors/sink.h"
 
-enum { KEEL_SINKS_MAX = 16 };
+enum { KEEL_SINKS_MAX = 16, KEEL_SINK_ERROR_BYTES = 256 };
 
 typedef struct keel_sink_entry {
     keel_sink sink;
@@ -25,9 +25,11 @@ keel_status keel_sink_list_add(keel_sink_list *list, const keel_sink *sink, bool
 void keel_sink_list_start(keel_sink_list *list, const keel_run_info *info);
 void keel_sink_list_row(keel_sink_list *list, const keel_row *row);
 void keel_sink_list_incident(keel_sink_list *list, const keel_incident *incident);
-void keel_sink_list_flush(keel_sink_list *list);
-// The judge first, since incidents may take their final form when it closes, which the others must still hear; then the
-// others are flushed and closed in order. KEEL_ERR_IO if any call to any sink failed, with the first such sink named.
+// All of them; the status of the first that failed, with its text in ERROR.
+keel_status keel_sink_list_flush(keel_sink_list *list, char error[KEEL_SINK_ERROR_BYTES]);
+void keel_sink_list_idle(keel_sink_list *list);
+// The judge first, so that the others hear what it may say while it closes; then the others are flushed and closed in
+// order. KEEL_ERR_IO if any call to any sink failed, with the first such sink named.
 keel_status keel_sink_list_close(keel_sink_list *list);
 
 #endif

@@ -10,6 +10,8 @@
 
 #include "probe/stats.h"
 
+KEEL_C_BEGIN
+
 // keel_step.flags
 enum {
     KEEL_STEP_SKIPPED = 1u << 0,    // the update was not applied: non-finite gradient norm
@@ -22,7 +24,8 @@ enum {
     KEEL_STEP_DROPPED = 1u << 7,    // a rank could not record the step: values are missing, not healthy
 };
 
-// What identifies a step. All ranks give the same, but for seconds (merged by max).
+// What identifies a step. All ranks give the same, but for seconds (merged by max). A time that is 0 where the step
+// ends is measured by the monitor: from keel_step_begin to keel_step_end.
 typedef struct keel_step {
     uint64_t step;        // attempts, from 1
     uint64_t update;      // applied updates so far, this one included
@@ -89,5 +92,7 @@ KEEL_API void keel_frame_merge(keel_frame *into, const keel_frame *from);
 KEEL_API void keel_frame_merge_at(keel_frame *into, const keel_frame *from, const keel_frame_map *map);
 // Bytes of FRAME, by its own shape.
 KEEL_API size_t keel_frame_size(const keel_frame *frame);
+
+KEEL_C_END
 
 #endif

@@ -12,7 +12,8 @@
 //     }
 //
 // One thread calls begin, end and registration; observations may come from any thread, but a given site from one at a
-// time (see keel_block for parallel loops). Nothing on that path allocates, locks, makes a system call or communicates.
+// time (see keel_block for parallel loops). No observation allocates, locks, makes a system call or communicates; the
+// end of a step reads the process's memory from /proc and wakes the thread that takes the frame.
 #ifndef KEEL_PROBE_KEEL_H
 #define KEEL_PROBE_KEEL_H
 
@@ -26,6 +27,8 @@
 #include "probe/site.h"
 #include "probe/stats.h"
 #include "probe/status.h"
+
+KEEL_C_BEGIN
 
 typedef struct keel_probe keel_probe;
 
@@ -45,20 +48,23 @@ KEEL_API void keel_probe_close(keel_probe *probe); // NULL is fine
 KEEL_API keel_status keel_site_add(keel_probe *probe, const keel_site_info *info, keel_site **site);
 KEEL_API const keel_site_info *keel_site_get_info(const keel_site *site);
 
-// Registers a scalar; the same name gives the same id. At most 31 characters.
+// Registers a scalar; the same name gives the same id. At most 31 characters. The greatest and the least are kept with
+// whose they are, as NAME_rank: a monitor refuses the start where that is the name of another.
 KEEL_API keel_status keel_scalar_add(keel_probe *probe, const char *name, keel_scalar_merge merge, uint32_t *id);
 
 // The most micro-batches of a step (gradient accumulation); 1 unless set before keel_probe_start.
 KEEL_API void keel_probe_set_micro_count(keel_probe *probe, uint32_t count);
 
 // Completes the table: the backend chooses sites, ops and schedules and allocates frames. Nothing can be added after
-// it. Without a backend nothing is enabled.
+// it. Without a backend nothing is enabled; neither where the start fails, and the program may go on without a monitor:
+// all calls below then do nothing.
 KEEL_API keel_status keel_probe_start(keel_probe *probe);
 
 // ---- the step ----
 
 KEEL_API void keel_step_begin(keel_probe *probe, uint64_t step);   // step from 1
 KEEL_API void keel_micro_begin(keel_probe *probe, uint32_t micro); // micro-batch from 0
+// STEP->seconds and time_unix may be 0: they are then measured.
 KEEL_API void keel_step_end(keel_probe *probe, const keel_step *step);
 
 KEEL_API void keel_observe_active(keel_site *site, const void *data, size_t n);
@@ -76,6 +82,7 @@ typedef struct keel_block {
     keel_stats stats; // complete after the end only
     keel_stats_stream stream;
     keel_site *site; // NULL: not active
+    uint64_t frame;  // begun in; a block that outlives its step is dropped
 } keel_block;
 KEEL_API void keel_block_begin(keel_block *block, keel_site *site);
 KEEL_API void keel_block_add_active(keel_block *block, const void *data, size_t n);
@@ -135,7 +142,7 @@ KEEL_API keel_status keel_probe_drain(keel_probe *probe);
 // NULL and 0 on ranks that have none.
 KEEL_API keel_status keel_probe_save(keel_probe *probe, void **bytes, size_t *size);
 // To be called after keel_probe_start and before the first step of a resumed run. STEP: the last step the state has
-// seen.
+// seen. KEEL_ERR_USAGE before the start.
 KEEL_API keel_status keel_probe_load(keel_probe *probe, uint64_t step, const void *bytes, size_t size);
 
 // ---- for the monitor behind it (collectors/), not for training programs ----
@@ -149,6 +156,9 @@ typedef struct keel_site_plan { // what the backend decides of a site at start
 
 typedef struct keel_backend {
     void *context;
+    // Set to true whenever something is observed, from any thread (__ATOMIC_RELAXED); to be taken back by whoever looks
+    // for signs of life. NULL: of no interest.
+    bool *sign;
     // Called by keel_probe_start with the complete table; fills plans[0 .. site count).
     keel_status (*start)(void *context, keel_probe *probe, keel_site_plan *plans);
     // A cleared frame for STEP, or NULL to record nothing of it.
@@ -172,13 +182,11 @@ KEEL_API void keel_probe_set_backend(keel_probe *probe, const keel_backend *back
 KEEL_API uint32_t keel_probe_rank(const keel_probe *probe);
 KEEL_API uint32_t keel_probe_site_count(const keel_probe *probe);
 KEEL_API const keel_site_info *keel_probe_site_info(const keel_probe *probe, uint32_t id);
-// Index of the site's micro records in a frame, or -1. Valid after start.
-KEEL_API int32_t keel_probe_micro_index(const keel_probe *probe, uint32_t id);
 KEEL_API uint32_t keel_probe_scalar_count(const keel_probe *probe);
 KEEL_API const char *keel_probe_scalar_name(const keel_probe *probe, uint32_t id);
 KEEL_API keel_scalar_merge keel_probe_scalar_merge(const keel_probe *probe, uint32_t id);
 KEEL_API uint32_t keel_probe_micro_count(const keel_probe *probe);
-KEEL_API uint32_t keel_probe_micro_site_count(
-    const keel_probe *probe); // valid once the backend has filled its plans, also within its start
+
+KEEL_C_END
 
 #endif

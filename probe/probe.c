@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "probe/fp_guard.h"
 #include "probe/site_table.h"
 
 typedef struct scalar {
@@ -25,18 +26,19 @@ typedef struct schedule_group {
 
 struct keel_probe {
     uint32_t rank;
+    bool tried; // to start
     bool started;
     bool has_backend;
     bool paused;
     keel_backend backend;
-    keel_frame *frame; // of the present step; NULL between steps and where nothing is recorded
+    keel_frame *frame;   // of the present step; NULL between steps and where nothing is recorded
+    uint64_t frames;     // begun so far
+    bool *sign, no_sign; // see keel_backend
     keel_stats *records;
     keel_scalar_value *scalar_values;
     uint32_t micro; // present micro-batch
     uint32_t micro_count;
     uint32_t micro_site_count;
-
-    const keel_site_plan *plans; // only while the backend starts
 
     keel_site_table sites;
     scalar *scalars;
@@ -58,6 +60,7 @@ keel_status keel_probe_open(uint32_t rank, keel_probe **probe) {
     if (!opened) return keel_fail(KEEL_ERR_MEMORY, "probe: no memory");
     opened->rank = rank;
     opened->micro_count = 1;
+    opened->sign = &opened->no_sign;
     *probe = opened;
     return KEEL_OK;
 }
@@ -118,6 +121,7 @@ void keel_probe_set_micro_count(keel_probe *probe, uint32_t count) {
 void keel_probe_set_backend(keel_probe *probe, const keel_backend *backend) {
     probe->backend = *backend;
     probe->has_backend = true;
+    probe->sign = backend->sign ? backend->sign : &probe->no_sign;
 }
 
 static bool same_schedule(const keel_schedule *a, const keel_schedule *b) {
@@ -170,7 +174,8 @@ static keel_status group_enabled(keel_probe *probe) {
 }
 
 keel_status keel_probe_start(keel_probe *probe) {
-    if (probe->started) return keel_fail(KEEL_ERR_USAGE, "probe: started twice");
+    if (probe->tried) return keel_fail(KEEL_ERR_USAGE, "probe: started twice");
+    probe->tried = true;
     if (!probe->has_backend) {
         probe->started = true;
         return KEEL_OK;
@@ -178,9 +183,7 @@ keel_status keel_probe_start(keel_probe *probe) {
     // One more than there are: calloc of nothing may be NULL.
     keel_site_plan *plans = calloc((size_t)probe->sites.count + 1, sizeof *plans);
     if (!plans) return keel_fail(KEEL_ERR_MEMORY, "probe: no memory for %" PRIu32 " plans", probe->sites.count);
-    probe->plans = plans;
     keel_status status = probe->backend.start(probe->backend.context, probe, plans);
-    probe->plans = NULL;
     if (!status) status = apply_plans(probe, plans);
     if (!status) status = group_enabled(probe);
     free(plans);
@@ -189,6 +192,11 @@ keel_status keel_probe_start(keel_probe *probe) {
 }
 
 // ---- the step ----
+
+// A backend that has not started, or could not, is asked nothing.
+static bool watched(const keel_probe *probe) {
+    return probe->started && probe->has_backend;
+}
 
 static void set_group(const keel_probe *probe, schedule_group *group, take wanted) {
     if (group->now == wanted) return;
@@ -210,10 +218,11 @@ static void set_group(const keel_probe *probe, schedule_group *group, take wante
 }
 
 void keel_step_begin(keel_probe *probe, uint64_t step) {
-    if (!probe->started || !probe->has_backend) return;
+    if (!watched(probe)) return;
     probe->micro = 0;
     probe->frame = probe->paused ? NULL : probe->backend.frame_begin(probe->backend.context, step);
     if (probe->frame) {
+        probe->frames++;
         probe->records = keel_frame_stats(probe->frame);
         probe->scalar_values = keel_frame_scalars(probe->frame);
     }
@@ -224,10 +233,6 @@ void keel_step_begin(keel_probe *probe, uint64_t step) {
         else
             set_group(probe, group, keel_schedule_due(&group->schedule, step) ? TAKE_FIELDS : TAKE_FLAGS);
     }
-}
-
-void keel_micro_begin(keel_probe *probe, uint32_t micro) {
-    probe->micro = micro;
 }
 
 static keel_stats *micro_record(const keel_site_entry *entry) {
@@ -242,10 +247,22 @@ static void note_micro(keel_stats *record, uint32_t micro) {
 
 // PART, observed in the present micro-batch, joins the site's records.
 static void add_part(const keel_site_entry *entry, keel_stats *part) {
+    const unsigned control = keel_fp_enter(KEEL_FP_DEFAULT);
     if (keel_stats_nonfinite(part)) note_micro(part, entry->probe->micro);
     keel_stats *micro = micro_record(entry);
     if (micro) keel_stats_merge(micro, part);
     keel_stats_merge(&entry->probe->records[entry->id], part);
+    keel_fp_leave(control, KEEL_FP_DEFAULT);
+}
+
+// Written only where the backend has taken it, so that threads which observe at once do not contend for its line.
+static void give_sign(const keel_probe *probe) {
+    if (!__atomic_load_n(probe->sign, __ATOMIC_RELAXED)) __atomic_store_n(probe->sign, true, __ATOMIC_RELAXED);
+}
+
+void keel_micro_begin(keel_probe *probe, uint32_t micro) {
+    probe->micro = micro;
+    give_sign(probe);
 }
 
 static keel_stats_params params_now(const keel_site_entry *entry) {
@@ -258,6 +275,7 @@ void keel_observe_active(keel_site *site, const void *data, size_t n) {
     const keel_site_entry *entry = entry_of(site);
     const keel_probe *probe = entry->probe;
     if (!probe->frame) return; // between two steps
+    give_sign(probe);
     const keel_stats_params params = params_now(entry);
     if (micro_record(entry)) {
         keel_stats part;
@@ -273,9 +291,11 @@ void keel_observe_active(keel_site *site, const void *data, size_t n) {
 }
 
 void keel_block_begin(keel_block *block, keel_site *site) {
+    const keel_probe *probe = entry_of(site)->probe;
     block->site = NULL;
-    if (!site->active || !entry_of(site)->probe->frame) return;
+    if (!site->active || !probe->frame) return;
     block->site = site;
+    block->frame = probe->frames;
     const keel_stats_params params = params_now(entry_of(site));
     keel_stats_clear(&block->stats);
     keel_stats_stream_begin(&block->stream, &params, entry_of(site)->dtype);
@@ -287,10 +307,14 @@ void keel_block_add_active(keel_block *block, const void *data, size_t n) {
 
 void keel_block_end_both(keel_block *block, keel_site *other) {
     if (!block->site) return;
-    keel_stats_stream_end(&block->stream, &block->stats);
-    add_part(entry_of(block->site), &block->stats);
-    if (other) add_part(entry_of(other), &block->stats);
+    const keel_site_entry *entry = entry_of(block->site);
+    const keel_probe *probe = entry->probe;
     block->site = NULL;
+    if (!probe->frame || block->frame != probe->frames) return; // its step is over
+    give_sign(probe);
+    keel_stats_stream_end(&block->stream, &block->stats);
+    add_part(entry, &block->stats);
+    if (other) add_part(entry_of(other), &block->stats);
 }
 
 void keel_block_end(keel_block *block) {
@@ -321,8 +345,7 @@ static void seal(const keel_probe *probe, keel_stats *record, const keel_site_in
     keel_stats_seal_rank(record, probe->rank, info->replica_index, info->replica_count);
 }
 
-void keel_step_end(keel_probe *probe, const keel_step *step) {
-    if (!probe->started || !probe->has_backend || probe->paused) return;
+static void end_step(keel_probe *probe, const keel_step *step) {
     keel_frame *frame = probe->frame;
     if (frame) {
         frame->step = *step;
@@ -338,39 +361,50 @@ void keel_step_end(keel_probe *probe, const keel_step *step) {
     probe->backend.frame_end(probe->backend.context, frame, step);
 }
 
+void keel_step_end(keel_probe *probe, const keel_step *step) {
+    if (!watched(probe) || probe->paused) return;
+    const unsigned control = keel_fp_enter(KEEL_FP_DEFAULT);
+    end_step(probe, step);
+    keel_fp_leave(control, KEEL_FP_DEFAULT);
+}
+
 void keel_poll(keel_probe *probe) {
-    if (probe->has_backend && probe->backend.poll) probe->backend.poll(probe->backend.context);
+    if (!watched(probe) || !probe->backend.poll) return;
+    const unsigned control = keel_fp_enter(KEEL_FP_DEFAULT); // it may merge what other ranks have sent
+    probe->backend.poll(probe->backend.context);
+    keel_fp_leave(control, KEEL_FP_DEFAULT);
 }
 
 void keel_wait_begin(keel_probe *probe) {
-    if (probe->has_backend && probe->backend.wait) probe->backend.wait(probe->backend.context, true);
+    if (watched(probe) && probe->backend.wait) probe->backend.wait(probe->backend.context, true);
 }
 
 void keel_wait_end(keel_probe *probe) {
-    if (probe->has_backend && probe->backend.wait) probe->backend.wait(probe->backend.context, false);
+    if (watched(probe) && probe->backend.wait) probe->backend.wait(probe->backend.context, false);
 }
 
 // ---- what the monitor thinks ----
 
 keel_health keel_probe_health(keel_probe *probe) {
-    if (!probe->has_backend || !probe->backend.health) return (keel_health){0};
+    if (!watched(probe) || !probe->backend.health) return (keel_health){0};
     return probe->backend.health(probe->backend.context);
 }
 
 keel_status keel_probe_drain(keel_probe *probe) {
-    if (!probe->has_backend || !probe->backend.drain) return KEEL_OK;
+    if (!watched(probe) || !probe->backend.drain) return KEEL_OK;
     return probe->backend.drain(probe->backend.context);
 }
 
 keel_status keel_probe_save(keel_probe *probe, void **bytes, size_t *size) {
-    if (probe->has_backend && probe->backend.save) return probe->backend.save(probe->backend.context, bytes, size);
+    if (watched(probe) && probe->backend.save) return probe->backend.save(probe->backend.context, bytes, size);
     *bytes = NULL;
     *size = 0;
     return KEEL_OK;
 }
 
 keel_status keel_probe_load(keel_probe *probe, uint64_t step, const void *bytes, size_t size) {
-    if (!probe->has_backend || !probe->backend.load) return KEEL_OK;
+    if (!probe->tried) return keel_fail(KEEL_ERR_USAGE, "probe: a state is loaded before the start");
+    if (!watched(probe) || !probe->backend.load) return KEEL_OK;
     return probe->backend.load(probe->backend.context, step, bytes, size);
 }
 
@@ -388,10 +422,6 @@ const keel_site_info *keel_probe_site_info(const keel_probe *probe, uint32_t id)
     return &keel_site_table_at(&probe->sites, id)->info;
 }
 
-int32_t keel_probe_micro_index(const keel_probe *probe, uint32_t id) {
-    return keel_site_table_at(&probe->sites, id)->micro_index;
-}
-
 uint32_t keel_probe_scalar_count(const keel_probe *probe) {
     return probe->scalar_count;
 }
@@ -406,11 +436,4 @@ keel_scalar_merge keel_probe_scalar_merge(const keel_probe *probe, uint32_t id) 
 
 uint32_t keel_probe_micro_count(const keel_probe *probe) {
     return probe->micro_count;
-}
-
-uint32_t keel_probe_micro_site_count(const keel_probe *probe) {
-    if (!probe->plans) return probe->micro_site_count;
-    uint32_t count = 0;
-    for (uint32_t id = 0; id < probe->sites.count; id++) count += probe->plans[id].fields && probe->plans[id].per_micro;
-    return count;
 }

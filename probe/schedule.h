@@ -7,6 +7,8 @@
 
 #include "probe/status.h"
 
+KEEL_C_BEGIN
+
 typedef struct keel_schedule {
     uint64_t start; // first step, from 1
     uint64_t every; // every how many steps; 0: never
@@ -15,5 +17,7 @@ typedef struct keel_schedule {
 
 // True if STEP (from 1) is due. A function of the step alone, so that all ranks and a resumed run agree.
 KEEL_API bool keel_schedule_due(const keel_schedule *schedule, uint64_t step);
+
+KEEL_C_END
 
 #endif

@@ -8,6 +8,8 @@
 #include "probe/dtype.h"
 #include "probe/status.h"
 
+KEEL_C_BEGIN
+
 typedef enum keel_quantity {
     KEEL_WEIGHT,          // parameter after the update
     KEEL_GRAD_UNREDUCED,  // before the data-parallel reduction
@@ -64,8 +66,9 @@ typedef struct keel_site_info {
     int32_t layer;  // from 0; -1 where it belongs to no layer
     int32_t stage;  // pipeline stage, from 0
     uint32_t ndim;
-    uint64_t shape[KEEL_MAX_DIMS]; // of the whole tensor, per observation
-    uint64_t numel;                // product of shape
+    uint64_t shape[KEEL_MAX_DIMS]; // of the whole tensor, however it is cut over ranks, per observation
+    uint64_t numel;                // product of shape; 0 at registration: computed. Without a shape (NDIM 0) it is what
+                                   // the caller says, 0 where that is not known: rules that need a size then keep still
     // Which of how many ranks that see the same values this one is, whatever the layout: of a REPLICA the copies of the
     // tensor, of a SHARD those of the same part of it, of a SAMPLE or PARTIAL those of the same sample or summand. Only
     // the first counts, and all are compared. 0 of 1 where nobody else has it; a count of 0 is taken for that.
@@ -77,5 +80,7 @@ typedef struct keel_site_info {
 KEEL_API int keel_site_compare(const keel_site_info *a, const keel_site_info *b);
 // Of its name and quantity, by which a site is the same in other tables.
 KEEL_API uint64_t keel_site_hash(const keel_site_info *site);
+
+KEEL_C_END
 
 #endif

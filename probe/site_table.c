@@ -50,6 +50,20 @@ static keel_status grow_chunks(keel_site_table *table) {
     return KEEL_OK;
 }
 
+// A shape tells how many elements there are; without one only the caller can.
+static keel_status complete_numel(keel_site_info *info) {
+    if (info->ndim == 0) return KEEL_OK;
+    uint64_t numel = 1;
+    for (uint32_t d = 0; d < info->ndim; d++)
+        if (__builtin_mul_overflow(numel, info->shape[d], &numel))
+            return keel_fail(KEEL_ERR_USAGE, "site %s: its shape has more than 2^64 elements", info->name);
+    if (info->numel != 0 && info->numel != numel)
+        return keel_fail(KEEL_ERR_USAGE, "site %s: numel is %" PRIu64 ", and its shape has %" PRIu64 " elements",
+                         info->name, info->numel, numel);
+    info->numel = numel;
+    return KEEL_OK;
+}
+
 static keel_status check(const keel_site_info *info) {
     if (!memchr(info->name, 0, sizeof info->name) || !memchr(info->module, 0, sizeof info->module))
         return keel_fail(KEEL_ERR_USAGE, "site: a name or module that does not end within its field");
@@ -75,6 +89,8 @@ static keel_status check(const keel_site_info *info) {
 keel_status keel_site_table_add(keel_site_table *table, const keel_site_info *info, keel_site_entry **entry) {
     keel_status status = check(info);
     if (status) return status;
+    keel_site_info complete = *info;
+    if ((status = complete_numel(&complete))) return status;
     if (2 * (table->count + 1) > table->slot_count && (status = grow_slots(table))) return status;
     if (table->count == table->chunk_count * CHUNK_SITES && (status = grow_chunks(table))) return status;
 
@@ -84,7 +100,7 @@ keel_status keel_site_table_add(keel_site_table *table, const keel_site_info *in
                          keel_quantity_name(info->quantity));
     keel_site_entry *added = keel_site_table_at(table, table->count);
     added->id = table->count;
-    added->info = *info;
+    added->info = complete;
     added->info.id = added->id;
     if (info->replica_count == 0) {
         added->info.replica_index = 0;

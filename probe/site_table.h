@@ -26,8 +26,8 @@ typedef struct keel_site_table {
 
 void keel_site_table_free(keel_site_table *table);
 
-// Adds a checked copy of INFO with the next id. *ENTRY is cleared but for its id and info, and lives as long as the
-// table.
+// Adds a checked copy of INFO, completed by its numel, with the next id. *ENTRY is cleared but for its id and info, and
+// lives as long as the table.
 keel_status keel_site_table_add(keel_site_table *table, const keel_site_info *info, keel_site_entry **entry);
 
 keel_site_entry *keel_site_table_at(const keel_site_table *table, uint32_t id);

@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "probe/fp_guard.h"
 #include "probe/stats_kernel.h"
 #include "probe/stats_moments.h"
 
@@ -64,8 +65,6 @@ const char *keel_isa_name(keel_isa isa) {
     return "unknown";
 }
 
-enum { MXCSR_DEFAULT = 0x1f80 }; // nearest even, no traps, subnormals kept
-
 static keel_stats_kernel *best_kernel(void) {
     static _Atomic(keel_stats_kernel *) chosen;
     keel_stats_kernel *kernel = atomic_load_explicit(&chosen, memory_order_relaxed);
@@ -83,26 +82,16 @@ static bool may_be_tiny(const keel_stats_stream *stream) {
            (stream->least_before < harmless || stream->least_before > KEEL_F32_INF);
 }
 
-// A program may treat subnormals as zero, round elsewhere than to nearest or trap: none of it may change what is
-// measured. Tiny float results are flushed, which the kernels allow for, since some CPUs take a hundred cycles for
-// each. To change the control word costs as much as some hundred elements, so that it is left where it is as good.
-static bool replace_control(unsigned wanted, unsigned *before) {
-    *before = _mm_getcsr();
-    if ((*before & ~(unsigned)_MM_EXCEPT_MASK) == wanted) return false;
-    _mm_setcsr(wanted);
-    return true;
-}
-
+// Tiny float results are flushed, which the kernels allow for, since some CPUs take a hundred cycles for each.
 static void run_kernel(keel_stats_kernel *kernel, keel_stats_stream *stream, keel_stats *stats, const void *data,
                        size_t n) {
-    unsigned before;
-    const bool replaced =
-        replace_control(may_be_tiny(stream) ? MXCSR_DEFAULT | _MM_FLUSH_ZERO_ON : MXCSR_DEFAULT, &before);
+    const unsigned wanted = may_be_tiny(stream) ? KEEL_FP_DEFAULT | _MM_FLUSH_ZERO_ON : KEEL_FP_DEFAULT;
+    const unsigned control = keel_fp_enter(wanted);
     kernel(stream, stats, data, n);
-    if (replaced) _mm_setcsr(before);
+    keel_fp_leave(control, wanted);
 }
 
-void keel_stats_stream_begin(keel_stats_stream *stream, const keel_stats_params *params, keel_dtype dtype) {
+static void begin(keel_stats_stream *stream, const keel_stats_params *params, keel_dtype dtype) {
     const uint32_t fields = keel_stats_fields(params);
     keel_stats_clear(&stream->part);
     stream->moments = stream->plain = (keel_moments){0};
@@ -112,24 +101,30 @@ void keel_stats_stream_begin(keel_stats_stream *stream, const keel_stats_params 
     stream->asked = stream->fields = fields;
 }
 
+void keel_stats_stream_begin(keel_stats_stream *stream, const keel_stats_params *params, keel_dtype dtype) {
+    const unsigned control = keel_fp_enter(KEEL_FP_DEFAULT);
+    begin(stream, params, dtype);
+    keel_fp_leave(control, KEEL_FP_DEFAULT);
+}
+
 void keel_stats_stream_add(keel_stats_stream *stream, keel_stats *stats, const void *data, size_t n) {
     run_kernel(best_kernel(), stream, stats, data, n);
 }
 
 void keel_stats_stream_end(keel_stats_stream *stream, keel_stats *stats) {
-    if (!stream->part.fields) return;
-    unsigned before;
-    const bool replaced = replace_control(MXCSR_DEFAULT, &before);
-    keel_stream_close(stream, stats);
-    if (replaced) _mm_setcsr(before);
+    const unsigned control = keel_fp_enter(KEEL_FP_DEFAULT);
+    if (stream->part.fields) keel_stream_close(stream, stats);
+    keel_fp_leave(control, KEEL_FP_DEFAULT);
 }
 
 void keel_stats_observe_with(keel_stats_kernel *kernel, keel_stats *stats, const keel_stats_params *params,
                              keel_dtype dtype, const void *data, size_t n) {
     keel_stats_stream stream;
-    keel_stats_stream_begin(&stream, params, dtype);
+    const unsigned control = keel_fp_enter(KEEL_FP_DEFAULT);
+    begin(&stream, params, dtype);
     run_kernel(kernel, &stream, stats, data, n);
     keel_stats_stream_end(&stream, stats);
+    keel_fp_leave(control, KEEL_FP_DEFAULT);
 }
 
 void keel_stats_observe(keel_stats *stats, const keel_stats_params *params, keel_dtype dtype, const void *data,
@@ -276,6 +271,9 @@ static uint64_t rank_or_none(uint32_t rank) {
 }
 
 uint64_t keel_stats_view_count(const keel_stats *s, keel_op op) {
+    // Known also where only a copy that does not count was looked at.
+    if (op == KEEL_OP_rank_nonfinite) return rank_or_none(s->rank_nonfinite);
+    if (op == KEEL_OP_micro_nonfinite) return rank_or_none(s->micro_nonfinite);
     if (!(s->fields & ops[op].fields)) return KEEL_NOT_COLLECTED;
     switch (op) {
     case KEEL_OP_subnormals:
@@ -284,10 +282,6 @@ uint64_t keel_stats_view_count(const keel_stats *s, keel_op op) {
         return s->nans;
     case KEEL_OP_infs:
         return s->pos_infs + s->neg_infs;
-    case KEEL_OP_rank_nonfinite:
-        return rank_or_none(s->rank_nonfinite);
-    case KEEL_OP_micro_nonfinite:
-        return rank_or_none(s->micro_nonfinite);
     case KEEL_OP_not_bf16:
         return s->not_bf16;
     case KEEL_OP_not_fp16:

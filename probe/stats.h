@@ -10,6 +10,8 @@
 #include "probe/dtype.h"
 #include "probe/status.h"
 
+KEEL_C_BEGIN
+
 #define KEEL_RANK_NONE     UINT32_MAX
 #define KEEL_SATURATE_AT   UINT64_C(65536)
 #define KEEL_NOT_COLLECTED UINT64_MAX // a u64 op that was not collected
@@ -151,5 +153,7 @@ KEEL_API void keel_stats_observe_with(keel_stats_kernel *kernel, keel_stats *sta
                                       keel_dtype dtype, const void *data, size_t n);
 KEEL_API keel_isa keel_isa_best(void);
 KEEL_API const char *keel_isa_name(keel_isa isa); // "scalar", "avx2", "avx512"
+
+KEEL_C_END
 
 #endif

@@ -1,17 +1,20 @@
 #include "probe/status.h"
 
+#include <pthread.h>
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stdio.h>
 
 enum { TEXT_BYTES = 1024 };
 
 static _Thread_local char last_error[TEXT_BYTES];
 
-static struct {
-    _Atomic(keel_log_handler *) handler;
-    _Atomic(void *) context;
-} log_sink;
+typedef struct sink {
+    keel_log_handler *handler;
+    void *context;
+} sink;
+
+static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER; // handler and context change together
+static sink log_sink;
 
 const char *keel_status_name(keel_status status) {
     switch (status) {
@@ -55,17 +58,20 @@ const char *keel_error(void) {
 }
 
 void keel_log_set(keel_log_handler *handler, void *context) {
-    atomic_store(&log_sink.context, context);
-    atomic_store(&log_sink.handler, handler);
+    pthread_mutex_lock(&log_lock);
+    log_sink = (sink){handler, context};
+    pthread_mutex_unlock(&log_lock);
 }
 
 void keel_log(keel_log_level level, const char *format, ...) {
-    keel_log_handler *handler = atomic_load(&log_sink.handler);
-    if (!handler) return;
+    pthread_mutex_lock(&log_lock);
+    const sink now = log_sink;
+    pthread_mutex_unlock(&log_lock);
+    if (!now.handler) return;
     char text[TEXT_BYTES];
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    handler(atomic_load(&log_sink.context), level, text);
+    now.handler(now.context, level, text);
 }

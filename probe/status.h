@@ -2,6 +2,15 @@
 #ifndef KEEL_PROBE_STATUS_H
 #define KEEL_PROBE_STATUS_H
 
+// Around what C and C++ programs call.
+#ifdef __cplusplus
+#define KEEL_C_BEGIN extern "C" {
+#define KEEL_C_END   }
+#else
+#define KEEL_C_BEGIN
+#define KEEL_C_END
+#endif
+
 #if defined(__GNUC__)
 #define KEEL_API          __attribute__((visibility("default")))
 #define KEEL_PRINTF(f, a) __attribute__((format(printf, f, a)))
@@ -11,6 +20,8 @@
 #define KEEL_PRINTF(f, a)
 #define KEEL_NODISCARD
 #endif
+
+KEEL_C_BEGIN
 
 typedef enum keel_status {
     KEEL_OK = 0,
@@ -45,5 +56,7 @@ typedef enum keel_log_level { KEEL_LOG_INFO, KEEL_LOG_WARNING, KEEL_LOG_ERROR } 
 typedef void keel_log_handler(void *context, keel_log_level level, const char *text);
 KEEL_API void keel_log_set(keel_log_handler *handler, void *context);
 KEEL_API void keel_log(keel_log_level level, const char *format, ...) KEEL_PRINTF(2, 3);
+
+KEEL_C_END
 
 #endif

@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "collectors/helper_thread.h"
 #include "collectors/store/reader.h"
 #include "collectors/store/writer.h"
 #include "tools/bench_median.h"
@@ -27,12 +27,6 @@ typedef struct bench {
     double *row_ms, *fill_ms;
     uint64_t random;
 } bench;
-
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
 
 // Of a normal distribution, near enough: the sum of four uniform ones.
 static float draw(bench *b) {
@@ -97,7 +91,8 @@ static keel_status make(bench *b, uint32_t sites, uint32_t steps, const char *di
 static void observe(bench *b, uint64_t step) {
     float values[ELEMENTS];
     keel_frame_clear(b->frame);
-    b->frame->step = (keel_step){.step = step, .update = step, .samples = 4 * step, .time_unix = now(), .seconds = 0.5};
+    b->frame->step = (keel_step){
+        .step = step, .update = step, .samples = 4 * step, .time_unix = keel_unix_seconds_now(), .seconds = 0.5};
     keel_scalar_value *scalars = keel_frame_scalars(b->frame);
     for (int i = 0; i < SCALARS; i++) {
         scalars[i].value = 3 + 0.1 * (double)draw(b);
@@ -118,13 +113,13 @@ static keel_status write_rows(bench *b, const keel_sink *sink, keel_bench_store_
     double total = 0, worst = 0;
     for (uint32_t i = 0; i < b->steps; i++) {
         observe(b, i + 1);
-        const double begin = now();
+        const double begin = keel_seconds_now();
         keel_row_buffer_fill(b->row, b->frame, NULL, 0);
-        const double filled = now();
+        const double filled = keel_seconds_now();
         const keel_status status = sink->row(sink->context, keel_row_buffer_row(b->row));
         if (status) return status;
         b->fill_ms[i] = 1e3 * (filled - begin);
-        b->row_ms[i] = 1e3 * (now() - filled);
+        b->row_ms[i] = 1e3 * (keel_seconds_now() - filled);
         total += b->row_ms[i];
         worst = fmax(worst, b->row_ms[i]);
     }
@@ -140,12 +135,12 @@ static keel_status read_rows(const bench *b, keel_bench_store_result *out) {
     keel_store_reader *reader;
     keel_status status = keel_store_open(b->directory, &reader);
     if (status) return status;
-    const double begin = now();
+    const double begin = keel_seconds_now();
     const keel_row *row = NULL;
     keel_store_position position;
     uint32_t rows = 0;
     while (!(status = keel_store_next(reader, &row, &position)) && row) rows++;
-    out->read_rows_per_s = rows / (now() - begin);
+    out->read_rows_per_s = rows / (keel_seconds_now() - begin);
     keel_store_close(reader);
     return status;
 }
@@ -171,9 +166,9 @@ static keel_status measure(bench *b, keel_bench_store_result *out) {
     if (!status) status = write_rows(b, &sink, out);
     if (!status) status = sink.flush(sink.context);
     if (!status) status = segment_bytes(b, &live);
-    const double begin = now();
+    const double begin = keel_seconds_now();
     sink.close(sink.context);
-    out->pack_mb_per_s = 1e-6 * live / (now() - begin);
+    out->pack_mb_per_s = 1e-6 * live / (keel_seconds_now() - begin);
     if (!status) status = segment_bytes(b, &packed);
     if (!status) status = read_rows(b, out);
     out->live_bytes_per_value = live / values;

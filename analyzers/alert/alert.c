@@ -3,11 +3,11 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "analyzers/alert/alert_limit.h"
 #include "analyzers/clipped_text.h"
 #include "analyzers/report/report.h"
+#include "collectors/helper_thread.h"
 
 static const keel_alert_channel *const channels[] = {&keel_alert_log, &keel_alert_exec};
 enum { CHANNELS = sizeof channels / sizeof *channels };
@@ -17,12 +17,6 @@ typedef struct alerts {
     const keel_analysis *analysis; // NULL: no evidence
     void *states[CHANNELS];        // NULL: not configured
 } alerts;
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void send(alerts *a, const keel_alert_message *message) {
     for (int i = 0; i < CHANNELS; i++)
@@ -59,7 +53,7 @@ static const keel_incident_extra *extra_of(const alerts *a, const keel_incident 
 
 static keel_status on_incident(void *context, const keel_incident *incident) {
     alerts *a = context;
-    if (!keel_alert_limit_take(a->limit, incident, now())) return KEEL_OK;
+    if (!keel_alert_limit_take(a->limit, incident, keel_seconds_now())) return KEEL_OK;
     char *json;
     keel_status status = keel_incident_json(incident, extra_of(a, incident), &json);
     if (status) return status;
@@ -77,7 +71,7 @@ static keel_status on_row(void *context, const keel_row *row) {
     (void)row;
     alerts *a = context;
     keel_alert_held held;
-    if (keel_alert_limit_digest(a->limit, now(), false, &held)) send_digest(a, &held);
+    if (keel_alert_limit_digest(a->limit, keel_seconds_now(), false, &held)) send_digest(a, &held);
     return KEEL_OK;
 }
 
@@ -90,7 +84,7 @@ static keel_status on_start(void *context, const keel_run_info *info) {
 static void on_close(void *context) {
     alerts *a = context;
     keel_alert_held held;
-    if (a->limit && keel_alert_limit_digest(a->limit, now(), true, &held)) send_digest(a, &held);
+    if (a->limit && keel_alert_limit_digest(a->limit, keel_seconds_now(), true, &held)) send_digest(a, &held);
     for (int i = 0; i < CHANNELS; i++)
         if (a->states[i]) channels[i]->close(a->states[i]);
     keel_alert_limit_close(a->limit);

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "analyzers/alert/alert.h"
+#include "collectors/helper_thread.h"
 
 enum { RUNNING = 4, WAITING = 16, NAP_MS = 20, VARIABLES = 16, VARIABLE_BYTES = 320 };
 
@@ -47,12 +48,6 @@ typedef struct exec_state {
     child running[RUNNING];
     bool told_start, told_exit, told_late, told_full; // each kind of failure is said once
 } exec_state;
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void free_job(job *j) {
     free(j->text);
@@ -186,7 +181,7 @@ static void start_job(exec_state *s, const job *j, child *c) {
         s->told_start = true;
         return;
     }
-    c->deadline = now() + s->limit;
+    c->deadline = keel_seconds_now() + s->limit;
 }
 
 // ---- watching ----
@@ -203,7 +198,7 @@ static void tell_end(exec_state *s, int how) {
 static void watch(exec_state *s, child *c, bool give_up) {
     int how;
     pid_t ended = waitpid(c->pid, &how, WNOHANG);
-    if (ended == 0 && now() < c->deadline && !give_up) return;
+    if (ended == 0 && keel_seconds_now() < c->deadline && !give_up) return;
     if (ended == 0) {
         kill(-c->pid, SIGKILL);
         waitpid(c->pid, &how, 0);
@@ -255,8 +250,8 @@ static void *supervise(void *context) {
     double end = INFINITY; // of all patience, once stopping
     pthread_mutex_lock(&s->lock);
     for (;;) {
-        if (s->stopping && isinf(end)) end = now() + s->limit;
-        bool give_up = now() >= end;
+        if (s->stopping && isinf(end)) end = keel_seconds_now() + s->limit;
+        bool give_up = keel_seconds_now() >= end;
         pthread_mutex_unlock(&s->lock);
         uint32_t running = watch_all(s, give_up);
         pthread_mutex_lock(&s->lock);
@@ -292,16 +287,6 @@ static keel_status copy_arguments(exec_state *s, char **argv) {
     return s->argv ? KEEL_OK : keel_fail(KEEL_ERR_MEMORY, "no memory for the alert hook");
 }
 
-// The thread takes no signal: those of the process are for others.
-static int start_thread(exec_state *s) {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&s->thread, NULL, supervise, s);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return error;
-}
-
 static keel_status open_exec(const keel_monitor_config *config, void **state) {
     *state = NULL;
     if (!config->exec_argv || !config->exec_argv[0]) return KEEL_OK;
@@ -315,8 +300,7 @@ static keel_status open_exec(const keel_monitor_config *config, void **state) {
     pthread_cond_init(&s->wake, &clock);
     pthread_condattr_destroy(&clock);
     keel_status status = copy_arguments(s, config->exec_argv);
-    int error = status ? 0 : start_thread(s);
-    if (error) status = keel_fail(KEEL_ERR_IO, "no thread for the alert hook: %s", strerror(error));
+    if (!status) status = keel_thread_start(&s->thread, "keel-alert", supervise, s);
     if (status)
         free_state(s);
     else

@@ -57,8 +57,8 @@ static bool lives(const owner *other, time_t touched) {
 
 // ---- the file ----
 
-// Whoever is named in the file and lives: then *OWNER.
-static bool held(int directory, owner *other) {
+// What the file says. False where there is none; an owner without a name where it says nothing yet.
+static bool read_file(int directory, owner *named, time_t *touched) {
     char text[TEXT_BYTES] = "";
     struct stat about;
     const int fd = openat(directory, NAME, O_RDONLY | O_CLOEXEC);
@@ -67,16 +67,53 @@ static bool held(int directory, owner *other) {
     close(fd);
     if (size < 0) return false;
     text[size] = '\0';
-    *other = (owner){.host = "another process"};
-    // One that is being written says nothing yet.
-    if (sscanf(text, "%63s %d %llu %llu", other->host, &other->pid, &other->began, &other->space) != 4)
-        return time(NULL) - about.st_mtime < SILENT_SECONDS;
-    return lives(other, about.st_mtime);
+    *touched = about.st_mtime;
+    *named = (owner){0};
+    if (sscanf(text, "%63s %d %llu %llu", named->host, &named->pid, &named->began, &named->space) != 4)
+        *named = (owner){0};
+    return true;
+}
+
+static bool same(const owner *a, const owner *b) {
+    return strcmp(a->host, b->host) == 0 && a->pid == b->pid && a->began == b->began && a->space == b->space;
+}
+
+static bool names(int directory, const owner *who) {
+    owner named;
+    time_t touched;
+    return read_file(directory, &named, &touched) && same(&named, who);
+}
+
+// Whoever is named in the file and lives: then *OTHER.
+static bool held(int directory, owner *other) {
+    time_t touched;
+    if (!read_file(directory, other, &touched)) return false;
+    if (other->host[0]) return lives(other, touched);
+    strcpy(other->host, "another process");
+    return time(NULL) - touched < SILENT_SECONDS;
+}
+
+// The file of an owner that is dead. Who finds it dead as well may have put his own in its place by now.
+static keel_status remove_dead(const char *path, int directory, const owner *dead) {
+    if (dead->pid && !names(directory, dead)) return KEEL_OK;
+    if (unlinkat(directory, NAME, 0) == 0 || errno == ENOENT) return KEEL_OK;
+    return keel_fail(KEEL_ERR_IO, "%s/" NAME ": cannot be removed: %s", path, strerror(errno));
+}
+
+static keel_status write_file(const char *path, int directory, int fd, const owner *me) {
+    char text[TEXT_BYTES];
+    const int size = snprintf(text, sizeof text, "%s %d %llu %llu\n", me->host, me->pid, me->began, me->space);
+    const bool written = write(fd, text, (size_t)size) == size;
+    if (close(fd) == 0 && written) return KEEL_OK;
+    unlinkat(directory, NAME, 0);
+    return keel_fail(KEEL_ERR_IO, "%s/" NAME ": cannot be written", path);
 }
 
 static keel_status take_file(const char *path, int directory) {
-    owner other;
+    const owner me = this_process();
+    owner other = {0};
     int fd = -1;
+    bool replaces = false;
     for (int i = 0; i < TRIES && fd < 0; i++) {
         fd = openat(directory, NAME, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         if (fd >= 0) break;
@@ -86,16 +123,16 @@ static keel_status take_file(const char *path, int directory) {
                 KEEL_ERR_USAGE,
                 "%s: another process records a run there (%s, process %d); if that is over, remove %s/" NAME, path,
                 other.host, other.pid, path);
-        if (unlinkat(directory, NAME, 0) != 0 && errno != ENOENT)
-            return keel_fail(KEEL_ERR_IO, "%s/" NAME ": cannot be removed: %s", path, strerror(errno));
+        const keel_status status = remove_dead(path, directory, &other);
+        if (status) return status;
+        replaces = true;
     }
     if (fd < 0) return keel_fail(KEEL_ERR_USAGE, "%s: another process records a run there", path);
-    char text[TEXT_BYTES];
-    const owner me = this_process();
-    const int size = snprintf(text, sizeof text, "%s %d %llu %llu\n", me.host, me.pid, me.began, me.space);
-    const bool written = write(fd, text, (size_t)size) == size;
-    close(fd);
-    return written ? KEEL_OK : keel_fail(KEEL_ERR_IO, "%s/" NAME ": cannot be written", path);
+    const keel_status status = write_file(path, directory, fd, &me);
+    if (status || !replaces) return status;
+    // Another that has found the same owner dead may be about to remove what it takes for that one's file.
+    nanosleep(&(struct timespec){.tv_nsec = PAUSE_NANOSECONDS}, NULL);
+    return names(directory, &me) ? KEEL_OK : keel_fail(KEEL_ERR_USAGE, "%s: another process records a run there", path);
 }
 
 // ---- the lock ----
@@ -130,12 +167,20 @@ keel_status keel_run_lock_take(const char *directory, keel_run_lock *lock) {
     return KEEL_OK;
 }
 
-void keel_run_lock_touch(const keel_run_lock *lock) {
+static bool is_ours(const keel_run_lock *lock) {
+    if (!lock->by_file) return true;
+    const owner me = this_process();
+    return names(lock->directory, &me);
+}
+
+bool keel_run_lock_touch(const keel_run_lock *lock) {
+    if (!is_ours(lock)) return false;
     if (lock->by_file) utimensat(lock->directory, NAME, NULL, 0);
+    return true;
 }
 
 void keel_run_lock_release(keel_run_lock *lock) {
-    if (lock->by_file) unlinkat(lock->directory, NAME, 0);
+    if (lock->by_file && is_ours(lock)) unlinkat(lock->directory, NAME, 0);
     close(lock->directory);
     lock->directory = -1;
 }
@@ -143,7 +188,7 @@ void keel_run_lock_release(keel_run_lock *lock) {
 bool keel_run_lock_holds(const keel_run_lock *lock, const char *directory) {
     struct stat locked, there;
     return fstat(lock->directory, &locked) == 0 && stat(directory, &there) == 0 && locked.st_dev == there.st_dev &&
-           locked.st_ino == there.st_ino;
+           locked.st_ino == there.st_ino && is_ours(lock);
 }
 
 bool keel_run_locked(const char *directory) {

@@ -23,9 +23,9 @@ bool keel_segment_reader_open_mark(const keel_segment_reader *reader); // living
 bool keel_segment_reader_resumed(const keel_segment_reader *reader);   // begun by another process than the one before
 bool keel_segment_reader_has_micro(const keel_segment_reader *reader, keel_op op);
 
-// Sees the rows that were added since.
 // The writer has put another copy in its place (segment_writer.h): this one will see no more.
 bool keel_segment_reader_replaced(const keel_segment_reader *reader);
+// Sees the rows that were added since.
 keel_status keel_segment_reader_refresh(keel_segment_reader *reader);
 
 // True if its steps are known to rise all the way, from FIRST to LAST, without reading them.

@@ -23,6 +23,7 @@
 #define DEFAULT_SEGMENT_BYTES (UINT64_C(1) << 30)
 #define DEFAULT_PACK_SECONDS  10.0
 #define RETRY_SECONDS         1.0 // between tries to begin a new segment after one failed
+#define SIGN_SECONDS          1.0
 #define DEFAULT_SHOW_SECONDS  10.0
 #define ASIDE_BYTES           (UINT64_C(64) << 20)
 #define COPY_SHARE            20 // copies take at most one part in so many of the thread's time
@@ -37,9 +38,10 @@ typedef struct store {
     uint32_t number;              // of the segment, or of the next where there is none
     const char *origin;           // of the next segment
     double retry_at;              // not before: the next try to begin a segment
+    double sign_at;               // when the lock is due to be looked at and touched
     keel_backlog backlog;
     bool paused;           // the backlog is in use, and that was said
-    uint64_t lost_flushed; // lost rows that flush has told of
+    uint64_t lost_flushed; // lost rows and incidents that flush has told of
     bool aside;            // readers get copies
     double show_at;        // when the next is due
     bool unshown_said;     // that none could be made
@@ -138,15 +140,26 @@ static keel_status begin_segment(store *s, keel_segment_writer **segment) {
     return keel_segment_writer_open(s->directory, s->number, s->info, s->origin, s->aside, segment);
 }
 
-// The directory may have been removed and made again: its lock went with it.
+// Behind what another writer may have recorded while the lock was not this one's.
+static keel_status skip_numbers(store *s) {
+    uint32_t *numbers = NULL;
+    size_t count = 0;
+    const keel_status status = keel_segment_list(s->directory, &numbers, &count);
+    if (count > 0 && numbers[count - 1] >= s->number) s->number = numbers[count - 1] + 1;
+    free(numbers);
+    return status;
+}
+
+// The directory may have been removed, its lock with it; or another host has taken this writer for dead.
 static keel_status check_lock(store *s) {
     if (keel_run_lock_holds(&s->lock, s->directory)) return KEEL_OK;
     keel_run_lock lock;
-    const keel_status status = keel_run_lock_take(s->directory, &lock);
+    keel_status status = make_directory(s->directory, &s->first_made);
+    if (!status) status = keel_run_lock_take(s->directory, &lock);
     if (status) return status;
     close(s->lock.directory);
     s->lock = lock;
-    return KEEL_OK;
+    return skip_numbers(s);
 }
 
 static keel_status open_segment(store *s) {
@@ -171,6 +184,17 @@ static void end_segment(store *s) {
     s->number++;
 }
 
+// The same of one that is not to be trusted with more: what it holds is readable. keel_error stays.
+static void give_up_segment(store *s) {
+    char reason[512];
+    snprintf(reason, sizeof reason, "%s", keel_error());
+    keel_segment_writer_abandon(s->segment);
+    s->segment = NULL;
+    s->number++;
+    s->retry_at = keel_seconds_now() + RETRY_SECONDS;
+    (void)keel_fail(KEEL_ERR_IO, "%s", reason);
+}
+
 // The next segment is made before the full one is closed, and seen by readers after it.
 static keel_status roll_over(store *s) {
     const uint32_t full = s->number;
@@ -189,30 +213,40 @@ static keel_status roll_over(store *s) {
     return KEEL_OK;
 }
 
-// A segment in which a row can be written.
+// Once a second: the lock says that its owner lives, and whose it is.
+static bool lock_is_lost(store *s) {
+    const double now = keel_seconds_now();
+    if (now < s->sign_at) return false;
+    s->sign_at = now + SIGN_SECONDS;
+    return !keel_run_lock_touch(&s->lock);
+}
+
+// Ends a segment that is this writer's no more.
+static keel_status check_segment(store *s) {
+    if (!s->segment) return KEEL_OK;
+    const bool gone = keel_segment_writer_gone(s->segment);
+    if (!gone && !lock_is_lost(s)) return KEEL_OK;
+    const keel_status status =
+        gone ? keel_fail(KEEL_ERR_IO, "%s: was deleted while it was written", keel_segment_writer_path(s->segment))
+             : keel_fail(KEEL_ERR_IO, "%s: another process has taken its lock", s->directory);
+    give_up_segment(s); // whoever removes the directory gets done with it before the next try
+    return status;
+}
+
+// A segment in which a row or an incident can be written.
 static keel_status ready_segment(store *s) {
-    if (s->segment && keel_segment_writer_gone(s->segment)) {
-        const keel_status status =
-            keel_fail(KEEL_ERR_IO, "%s: was deleted while it was written", keel_segment_writer_path(s->segment));
-        end_segment(s);
-        return status;
-    }
+    const keel_status mine = check_segment(s);
+    if (mine) return mine;
     if (!s->segment) return open_segment(s);
     if (!keel_segment_writer_full(s->segment, s->options.segment_bytes)) return KEEL_OK;
     const keel_status status = roll_over(s);
     return s->segment ? KEEL_OK : status; // a full segment can still take more
 }
 
-// After anything but a lack of space the file is not to be trusted with more: what it holds is readable.
+// After anything but a lack of space nobody knows what more would do to the file.
 static keel_status after_write(store *s, keel_status status) {
-    if (!status || status == KEEL_ERR_LIMIT) return status;
-    char reason[512];
-    snprintf(reason, sizeof reason, "%s", keel_error());
-    keel_segment_writer_abandon(s->segment);
-    s->segment = NULL;
-    s->number++;
-    s->retry_at = keel_seconds_now() + RETRY_SECONDS;
-    return keel_fail(status, "%s", reason);
+    if (status && status != KEEL_ERR_LIMIT) give_up_segment(s);
+    return status;
 }
 
 static keel_status write_row(store *s, const keel_row *row) {
@@ -228,7 +262,6 @@ static keel_status write_row(store *s, const keel_row *row) {
 static void show(store *s, bool at_once) {
     const double began = keel_seconds_now();
     if (!s->aside || !s->segment || (!at_once && began < s->show_at)) return;
-    keel_run_lock_touch(&s->lock);
     const keel_status status = keel_segment_writer_publish(s->segment);
     if (status && !s->unshown_said)
         keel_log(KEEL_LOG_WARNING, "%s; recording goes on, readers see it later", keel_error());
@@ -238,7 +271,8 @@ static void show(store *s, bool at_once) {
 }
 
 static keel_status write_incident(store *s, const keel_incident *incident) {
-    if (!s->segment) return keel_fail(KEEL_ERR_IO, "%s: no segment is open", s->directory);
+    const keel_status status = ready_segment(s);
+    if (status) return status;
     return after_write(s, keel_segment_writer_incident(s->segment, incident));
 }
 
@@ -257,8 +291,8 @@ static void say_pause(store *s, keel_status status) {
 static void say_resume(store *s) {
     if (!s->paused) return;
     s->paused = false;
-    keel_log(KEEL_LOG_WARNING, "%s: recording goes on. %llu steps were lost in all.", s->directory,
-             (unsigned long long)s->backlog.lost_rows);
+    keel_log(KEEL_LOG_WARNING, "%s: recording goes on. %llu steps and %llu incidents were lost in all.", s->directory,
+             (unsigned long long)s->backlog.lost_rows, (unsigned long long)s->backlog.lost_incidents);
 }
 
 // Writes what waits, oldest first.
@@ -314,6 +348,7 @@ static keel_status take_row(void *context, const keel_row *row) {
     const bool waited = waits(s);
     const keel_status status = waited ? KEEL_OK : write_row(s, row);
     if (!waited && !status) {
+        say_resume(s);
         keel_packer_advance(s->packer);
         show(s, false);
         return KEEL_OK;
@@ -340,22 +375,35 @@ static keel_status flush(void *context) {
     store *s = context;
     keel_h5_quiet();
     if (waits(s)) drain(s);
-    const uint64_t lost = s->backlog.lost_rows - s->lost_flushed;
-    s->lost_flushed = s->backlog.lost_rows;
+    const uint64_t lost = s->backlog.lost_rows + s->backlog.lost_incidents, fresh = lost - s->lost_flushed;
+    s->lost_flushed = lost;
     if (waits(s))
-        return keel_fail(KEEL_ERR_IO, "%s: %u steps wait to be written, %llu were lost", s->directory, s->backlog.count,
-                         (unsigned long long)lost);
-    if (lost > 0) return keel_fail(KEEL_ERR_IO, "%s: %llu steps were lost", s->directory, (unsigned long long)lost);
+        return keel_fail(KEEL_ERR_IO, "%s: %u steps and %u incidents wait to be written, %llu were lost", s->directory,
+                         s->backlog.count, s->backlog.incident_count, (unsigned long long)fresh);
+    if (fresh > 0)
+        return keel_fail(KEEL_ERR_IO, "%s: %llu steps or incidents were lost", s->directory, (unsigned long long)fresh);
     show(s, true);
     return KEEL_OK;
+}
+
+static void idle(void *context) {
+    store *s = context;
+    keel_h5_quiet();
+    const keel_status mine = check_segment(s);
+    if (mine) say_pause(s, mine);
+    if (waits(s)) drain(s);
 }
 
 static void close_store(void *context) {
     store *s = context;
     keel_h5_quiet();
-    if (s->info && waits(s)) drain(s);
-    if (s->backlog.count > 0)
-        keel_log(KEEL_LOG_ERROR, "%s: the last %u steps could not be written", s->directory, s->backlog.count);
+    if (s->info && waits(s)) {
+        s->retry_at = 0;
+        drain(s);
+    }
+    if (!keel_backlog_empty(&s->backlog))
+        keel_log(KEEL_LOG_ERROR, "%s: the last %u steps and %u incidents could not be written", s->directory,
+                 s->backlog.count, s->backlog.incident_count);
     if (s->segment) {
         keel_packer_add(s->packer, s->number);
         end_segment(s);
@@ -369,6 +417,7 @@ static void close_store(void *context) {
 }
 
 keel_status keel_store_sink_open(const char *directory, const keel_store_options *options, keel_sink *sink) {
+    if (!*directory) return keel_fail(KEEL_ERR_USAGE, "the run directory has an empty name");
     store *s = calloc(1, sizeof *s);
     char *copy = strdup(directory);
     keel_status status = KEEL_OK;
@@ -391,6 +440,7 @@ keel_status keel_store_sink_open(const char *directory, const keel_store_options
         .row = take_row,
         .incident = take_incident,
         .flush = flush,
+        .idle = idle,
         .close = close_store,
     };
     return KEEL_OK;

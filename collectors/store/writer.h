@@ -23,12 +23,13 @@ const char *keel_store_shared_file_system(const char *directory);
 // show_seconds else, and segments are small (64 MiB). What a killed writer had recorded since the last copy is found by
 // the next writer. Said in one line.
 //
-// KEEL_ERR_USAGE while another writer has the directory, KEEL_ERR_IO where it cannot be made or written.
+// KEEL_ERR_USAGE while another writer has the directory, and for an empty name; KEEL_ERR_IO where it cannot be made or
+// written.
 //
 // Rows that cannot be written (no space, the directory gone, an error of the disk) wait in at most 16 MiB of memory,
 // the oldest are dropped and counted in the dropped_frames of the row after them; said once by keel_log, and once more
-// when recording goes on. So row and incident fail only for what waiting cannot help, and flush with KEEL_ERR_IO while
-// rows wait or where some were lost since the last flush.
+// when recording goes on. A directory that was removed is made again. So row and incident fail only for what waiting
+// cannot help, and flush with KEEL_ERR_IO while rows or incidents wait or where some were lost since the last flush.
 keel_status keel_store_sink_open(const char *directory, const keel_store_options *options, keel_sink *sink);
 
 #endif

@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "collectors/helper_thread.h"
 #include "collectors/store/h5.h"
 
 #define FOLDER "hosts"
@@ -19,9 +19,7 @@
 static const char *const kinds[] = {[KEEL_HOST_GONE] = "gone", [KEEL_HOST_SILENT] = "silent"};
 
 void keel_host_event_here(keel_host_event *event) {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    event->time_unix = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+    event->time_unix = keel_unix_seconds_now();
     if (gethostname(event->host, sizeof event->host) != 0) strcpy(event->host, "unknown");
     event->host[sizeof event->host - 1] = '\0';
     for (char *c = event->host; *c; c++)

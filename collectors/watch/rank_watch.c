@@ -41,6 +41,8 @@ struct keel_rank_watch {
     char dead_how[64];
     double hang_for;           // seconds for which there is one
     _Atomic double stop_asked; // when; 0: it was not
+    bool ended;                // the job, by this watch
+    bool observed;             // see keel_rank_watch_observed
 
     // The training thread's, read by the other.
     _Atomic double seconds[STEPS];
@@ -57,11 +59,15 @@ struct keel_rank_watch {
 // ---- signs ----
 
 static void count_sign(keel_beat *beat) {
-    atomic_store(&beat->signs, atomic_load_explicit(&beat->signs, memory_order_relaxed) + 1);
+    atomic_fetch_add_explicit(&beat->signs, 1, memory_order_relaxed);
 }
 
 void keel_rank_watch_sign(keel_rank_watch *watch) {
     count_sign(keel_beat_own(&watch->board));
+}
+
+bool *keel_rank_watch_observed(keel_rank_watch *watch) {
+    return &watch->observed;
 }
 
 void keel_rank_watch_wait(keel_rank_watch *watch, bool begins) {
@@ -234,10 +240,11 @@ static void tell(keel_rank_watch *watch, const keel_host_event *event) {
 }
 
 static void end_job(keel_rank_watch *watch, const char *why) {
+    if (watch->ended || !watch->options.end_job) return;
+    watch->ended = true;
     atomic_store(&watch->board.table->death_told, 1); // what is ended now is no news
     keel_log(KEEL_LOG_ERROR, "the job is ended: %s", why);
-    if (watch->options.end_job) watch->options.end_job(watch->options.context);
-    _exit(1);
+    watch->options.end_job(watch->options.context);
 }
 
 // ---- deaths ----
@@ -326,6 +333,7 @@ static void *run(void *context) {
         if (stop->revents & POLLIN) break;
         keel_beat *own = keel_beat_own(&watch->board);
         atomic_store(&own->looks, atomic_load(&own->looks) + 1);
+        if (__atomic_exchange_n(&watch->observed, false, __ATOMIC_RELAXED)) count_sign(own);
         const double now = keel_seconds_now(), passed = fmin(now - watch->last_look, 2 * watch->interval);
         watch->last_look = now;
         for (uint32_t i = 0; i < watch->board.count; i++) look_at(watch, i, passed);

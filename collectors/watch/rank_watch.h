@@ -4,14 +4,14 @@
 //
 // GONE     a process has ended and its run has not (it was killed, crashed, or has called exit). Noticed in
 //          milliseconds; what dies after it is taken for a consequence. The launcher ends the job as a rule; where it
-//          has not after KEEL_WATCH_GRACE_SECONDS, the watch does.
+//          has not after KEEL_WATCH_GRACE_SECONDS, the watch does, if it was told how (end_job).
 //          After this process was asked to stop for half a second, which is also how launchers end what is left of a
 //          job, it is written down as such, and nobody is alerted.
 // SILENT   a step goes on, and the rank that the others wait for has given no sign of life for longer than the limit of
 //          rule `hang` (hang_times the median step and hang_seconds; two steps must have ended); or a process is
 //          stopped for as long, whatever it does (before two steps: for hang_seconds). The rank waited for is the
 //          lowest stopped one, else of those that do not wait themselves the one without a sign for longest. After
-//          end_seconds the job is ended.
+//          end_seconds the job is ended likewise.
 //
 // Time is counted while this process runs: being stopped with the whole job is no silence of others.
 #ifndef KEEL_COLLECTORS_WATCH_RANK_WATCH_H
@@ -35,7 +35,7 @@ typedef struct keel_rank_watch_options {
     void *context;
     // An event is on the disk: the other ranks may end with this one within a second or two. On the watch's thread.
     void (*alert)(void *context, const keel_host_event *event);
-    void (*end_job)(void *context); // ends this process and, where it can, all others; NULL: _exit(1)
+    void (*end_job)(void *context); // ends this process and, where it can, all others; NULL: the job is never ended
 } keel_rank_watch_options;
 
 keel_status keel_rank_watch_open(const keel_rank_watch_options *options, keel_rank_watch **watch);
@@ -46,6 +46,8 @@ void keel_rank_watch_close(keel_rank_watch *watch);
 void keel_rank_watch_step(keel_rank_watch *watch, uint64_t step, bool begins);
 void keel_rank_watch_sign(keel_rank_watch *watch);
 void keel_rank_watch_wait(keel_rank_watch *watch, bool begins);
+// What whoever observes sets, from any thread (keel_backend.sign): a sign of life at the next look. As long as WATCH.
+bool *keel_rank_watch_observed(keel_rank_watch *watch);
 
 // This process was asked to stop. From any thread.
 void keel_rank_watch_stopping(keel_rank_watch *watch);

@@ -137,8 +137,10 @@ int main(int argc, char **argv) {
     }
     need(keel_monitor_open(&(keel_monitor_options){.config = config, .merge = size > 1 ? &merge : NULL}, &monitor));
     if (rank == 0)
-        need(keel_monitor_add_sink(monitor,
-                                   &(keel_sink){&rows, "count", count_start, count_row, NULL, NULL, count_close}));
+        need(keel_monitor_add_sink(
+            monitor,
+            &(keel_sink){
+                .context = &rows, .name = "count", .start = count_start, .row = count_row, .close = count_close}));
     need(keel_monitor_attach(monitor, b.probe));
     need(keel_probe_start(b.probe));
 

@@ -141,8 +141,11 @@ static void open_monitor(bool threaded, const char *yaml) {
     keel_probe_set_micro_count(probe, MICROS);
     CHECK(keel_monitor_open(&(keel_monitor_options){.config = config, .merge = &merge}, &monitor) == KEEL_OK);
     if (merge.rank == 0)
-        CHECK(keel_monitor_add_sink(monitor, &(keel_sink){&seen, "memory", remember_start, remember_row, NULL, NULL,
-                                                          remember_close}) == KEEL_OK);
+        CHECK(keel_monitor_add_sink(monitor, &(keel_sink){.context = &seen,
+                                                          .name = "memory",
+                                                          .start = remember_start,
+                                                          .row = remember_row,
+                                                          .close = remember_close}) == KEEL_OK);
     CHECK(keel_monitor_attach(monitor, probe) == KEEL_OK);
     CHECK(keel_probe_start(probe) == KEEL_OK);
 }

@@ -20,13 +20,13 @@ typedef struct seen_row {
     double max;                                    // of site RIG_WEIGHT
     double out_zeros;                              // share of zeros of site RIG_OUT
     uint64_t residual, replica_rank, replica_peer; // of site RIG_REPLICA
-    double loss, loss_owner, rss;
+    double loss, loss_owner, rss, step_seconds;
 } seen_row;
 
 typedef struct test_sink {
     const char *name;
-    keel_status start_status, row_status; // what it answers
-    bool gated;                           // each row waits for one post of the gate
+    keel_status start_status, row_status, flush_status; // what it answers
+    bool gated;                                         // each row waits for one post of the gate
     sem_t gate;
     const keel_run_info *info;
     seen_row rows[RIG_ROWS_MAX];
@@ -62,6 +62,7 @@ static inline keel_status test_sink_row(void *context, const keel_row *row) {
         .loss = seen_scalar(sink, row, "loss"),
         .loss_owner = seen_scalar(sink, row, "loss_rank"),
         .rss = seen_scalar(sink, row, "rss_anon_bytes"),
+        .step_seconds = seen_scalar(sink, row, "step_seconds"),
     };
     sink->count++;
     return sink->row_status ? keel_fail(sink->row_status, "%s refuses", sink->name) : KEEL_OK;
@@ -74,8 +75,9 @@ static inline keel_status test_sink_incident(void *context, const keel_incident 
 }
 
 static inline keel_status test_sink_flush(void *context) {
-    ((test_sink *)context)->flushes++;
-    return KEEL_OK;
+    test_sink *sink = context;
+    sink->flushes++;
+    return sink->flush_status ? keel_fail(sink->flush_status, "%s keeps some back", sink->name) : KEEL_OK;
 }
 
 static inline void test_sink_close(void *context) {
@@ -83,8 +85,13 @@ static inline void test_sink_close(void *context) {
 }
 
 static inline keel_sink test_sink_of(test_sink *sink) {
-    return (keel_sink){sink,           sink->name, test_sink_start, test_sink_row, test_sink_incident, test_sink_flush,
-                       test_sink_close};
+    return (keel_sink){.context = sink,
+                       .name = sink->name,
+                       .start = test_sink_start,
+                       .row = test_sink_row,
+                       .incident = test_sink_incident,
+                       .flush = test_sink_flush,
+                       .close = test_sink_close};
 }
 
 typedef struct rig {
@@ -105,16 +112,19 @@ static inline void rig_add_sink(rig *r, test_sink *sink) {
 static inline void rig_add_sites(rig *r, uint32_t rank, uint32_t ranks) {
     const keel_site_info infos[RIG_SITES] = {
         [RIG_WEIGHT] = {.name = "layers.0.weight",
+                        .numel = 1,
                         .quantity = KEEL_WEIGHT,
                         .layout = KEEL_LAYOUT_SHARD,
                         .phase = KEEL_PHASE_OPTIMIZER},
         [RIG_REPLICA] = {.name = "embedding.weight",
+                         .numel = 1,
                          .quantity = KEEL_WEIGHT,
                          .layout = KEEL_LAYOUT_REPLICA,
                          .phase = KEEL_PHASE_OPTIMIZER,
                          .replica_index = rank,
                          .replica_count = ranks},
         [RIG_OUT] = {.name = "layers.0.out",
+                     .numel = 2,
                      .quantity = KEEL_ACTIVATION,
                      .layout = KEEL_LAYOUT_SAMPLE,
                      .phase = KEEL_PHASE_FORWARD},

@@ -155,11 +155,11 @@ static inline const keel_row *rig_row(rig *r, uint64_t step, uint64_t salt) {
     const size_t micro_cells = (size_t)r->info.micro_count * r->info.micro_site_count;
     for (unsigned op = 0; op < KEEL_OP_COUNT; op++) {
         double *f64 = keel_row_buffer_f64(r->row, (keel_op)op);
-        double *micro_f64 = keel_row_buffer_micro_f64(r->row, (keel_op)op);
+        double *micro_f64 = (double *)row->micro_f64[op];
         uint64_t *u64 = keel_row_buffer_u64(r->row, (keel_op)op);
-        uint64_t *micro_u64 = keel_row_buffer_micro_u64(r->row, (keel_op)op);
-        double *rank_f64 = keel_row_buffer_rank_f64(r->row, (keel_op)op);
-        uint64_t *rank_u64 = keel_row_buffer_rank_u64(r->row, (keel_op)op);
+        uint64_t *micro_u64 = (uint64_t *)row->micro_u64[op];
+        double *rank_f64 = (double *)row->rank_f64[op];
+        uint64_t *rank_u64 = (uint64_t *)row->rank_u64[op];
         for (uint32_t j = 0; rank_f64 && j < r->info.rank_series_count; j++)
             rank_f64[j] = rig_f64(step + salt, op, 2000000 + j);
         for (uint32_t j = 0; rank_u64 && j < r->info.rank_series_count; j++)

@@ -6,8 +6,11 @@
 #include <stdio.h>
 
 #include <cmocka.h>
+#include <fenv.h>
 #include <signal.h>
+#include <time.h>
 
+#include "collectors/helper_thread.h"
 #include "tests/unit/collectors/captured_log.h"
 #include "tests/unit/collectors/monitor_rig.h"
 
@@ -32,6 +35,67 @@ static void test_rows_come_in_order_with_their_values(void **state) {
     assert_int_equal(rig_close(&r), KEEL_OK);
     assert_int_equal(captured.count, 0);
     assert_int_equal(r.sink.closes, 1);
+}
+
+static void test_times_that_are_not_given_are_measured(void **state) {
+    (void)state;
+    rig r;
+    rig_open(&r, NULL, "{select: [{ops: [norm, max]}]}");
+    rig_start(&r);
+    const double before = (double)time(NULL);
+    for (uint64_t step = 1; step <= 2; step++) {
+        keel_step_begin(r.probe, step);
+        keel_nap(20000000);
+        keel_step_end(r.probe,
+                      &(keel_step){.step = step, .seconds = step == 2 ? 7 : 0, .time_unix = step == 2 ? 8 : 0});
+    }
+    assert_int_equal(keel_probe_drain(r.probe), KEEL_OK);
+    const keel_step *measured = &r.sink.rows[0].step, *given = &r.sink.rows[1].step;
+    assert_true(measured->seconds >= 0.02 && measured->seconds < 5);
+    assert_true(measured->time_unix >= before && measured->time_unix < before + 60);
+    assert_true(given->seconds == 7 && given->time_unix == 8);
+    assert_true(r.sink.rows[0].step_seconds == measured->seconds);
+    assert_int_equal(rig_close(&r), KEEL_OK);
+}
+
+static void test_what_a_flush_keeps_back_fails_the_drain(void **state) {
+    (void)state;
+    rig r;
+    rig_open(&r, NULL, "{select: [{ops: [max]}]}");
+    r.sink.flush_status = KEEL_ERR_IO;
+    rig_start(&r);
+    rig_step(&r, 1);
+    assert_int_equal(keel_probe_drain(r.probe), KEEL_ERR_IO);
+    assert_string_equal(keel_error(), "memory keeps some back");
+    r.sink.flush_status = KEEL_OK;
+    assert_int_equal(keel_probe_drain(r.probe), KEEL_OK);
+    assert_int_equal(rig_close(&r), KEEL_ERR_IO);
+}
+
+static void test_scalars_do_not_share_a_column(void **state) {
+    (void)state;
+    rig r;
+    uint32_t id;
+    rig_open(&r, NULL, "{}"); // `loss` is the greatest of all ranks
+    assert_int_equal(keel_scalar_add(r.probe, "loss_rank", KEEL_SCALAR_FIRST, &id), KEEL_OK);
+    assert_int_equal(keel_probe_start(r.probe), KEEL_ERR_USAGE);
+    assert_non_null(strstr(keel_error(), "scalar loss_rank: "));
+    keel_poll(r.probe); // and the program goes on
+    rig_step(&r, 1);
+    assert_int_equal(keel_probe_drain(r.probe), KEEL_OK);
+    assert_int_equal(rig_close(&r), KEEL_OK);
+}
+
+static void test_sites_without_a_size_are_said(void **state) {
+    (void)state;
+    rig r;
+    rig_open(&r, NULL, "{}");
+    keel_site *site;
+    const keel_site_info info = {.name = "odd", .quantity = KEEL_ACTIVATION};
+    assert_int_equal(keel_site_add(r.probe, &info, &site), KEEL_OK);
+    rig_start(&r);
+    assert_int_equal(captured_with("1 sites, the first of them odd (activation), are registered without shape"), 1);
+    assert_int_equal(rig_close(&r), KEEL_OK);
 }
 
 static void test_tables_of_the_run(void **state) {
@@ -146,7 +210,7 @@ typedef struct test_judge {
     test_sink *other; // a sink of the same monitor
     uint64_t judged, loaded_step;
     uint64_t other_at_close; // rows that the other sink had when the judge closed
-    bool other_open_at_close, signals_blocked;
+    bool other_open_at_close, signals_blocked, traps;
 } test_judge;
 
 static keel_status judge_start(void *context, const keel_run_info *info) {
@@ -160,6 +224,7 @@ static keel_status judge_row(void *context, const keel_row *row) {
     judge->judged = row->step.step;
     sigset_t blocked;
     pthread_sigmask(SIG_BLOCK, NULL, &blocked);
+    judge->traps = fegetexcept() != 0;
     judge->signals_blocked = sigismember(&blocked, SIGTERM) && sigismember(&blocked, SIGINT);
     if (row->step.step % 3 == 0)
         keel_monitor_emit(judge->monitor, &(keel_incident){.id = (uint32_t)row->step.step, .rule = "test"});
@@ -197,10 +262,11 @@ static keel_status judge_load(void *context, uint64_t step, const void *bytes, s
 static void add_judge(rig *r, test_judge *judge) {
     judge->monitor = r->monitor;
     judge->other = &r->sink;
-    const keel_judge made = {.sink = {judge, "judge", judge_start, judge_row, NULL, NULL, judge_close},
-                             .health = judge_health,
-                             .save = judge_save,
-                             .load = judge_load};
+    const keel_judge made = {
+        .sink = {.context = judge, .name = "judge", .start = judge_start, .row = judge_row, .close = judge_close},
+        .health = judge_health,
+        .save = judge_save,
+        .load = judge_load};
     assert_int_equal(keel_monitor_add_judge(r->monitor, &made), KEEL_OK);
 }
 
@@ -212,12 +278,14 @@ static void test_judge_speaks_to_every_sink(void **state) {
     add_judge(&r, &judge);
     test_sink alert = {.name = "alert"};
     rig_add_sink(&r, &alert);
+    feenableexcept(FE_DIVBYZERO | FE_INVALID); // of the program alone
     rig_start(&r);
+    fedisableexcept(FE_ALL_EXCEPT);
     assert_int_equal(keel_probe_health(r.probe).judged_step, 0);
     for (uint64_t step = 1; step <= 7; step++) rig_step(&r, step);
     assert_int_equal(keel_probe_drain(r.probe), KEEL_OK);
     assert_int_equal(keel_probe_health(r.probe).judged_step, 7);
-    assert_true(judge.signals_blocked);
+    assert_true(judge.signals_blocked && !judge.traps);
     assert_int_equal(r.sink.incidents, 2);
     assert_int_equal(alert.incidents, 2);
     assert_int_equal(rig_close(&r), KEEL_OK);
@@ -346,6 +414,10 @@ static void test_memory_is_what_the_formula_says(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows_come_in_order_with_their_values),
+        cmocka_unit_test(test_times_that_are_not_given_are_measured),
+        cmocka_unit_test(test_what_a_flush_keeps_back_fails_the_drain),
+        cmocka_unit_test(test_scalars_do_not_share_a_column),
+        cmocka_unit_test(test_sites_without_a_size_are_said),
         cmocka_unit_test(test_tables_of_the_run),
         cmocka_unit_test(test_slow_sink_never_delays_training),
         cmocka_unit_test(test_failing_sink_is_said_once),

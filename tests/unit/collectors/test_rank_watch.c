@@ -201,6 +201,44 @@ static void ranks_that_go_on_or_have_left_are_not_told(void **unused) {
     munmap(j.table, keel_beat_table_bytes(RANKS));
 }
 
+static void count_end(void *context) {
+    ++*(atomic_int *)context;
+}
+
+static keel_rank_watch *watch_alone(atomic_int *ends) {
+    keel_rank_watch_options options = {.directory = directory,
+                                       .hang_times = 2,
+                                       .hang_seconds = 0.3,
+                                       .end_seconds = 0.4,
+                                       .context = ends,
+                                       .end_job = ends ? count_end : NULL};
+    keel_rank_watch *watch;
+    assert_int_equal(keel_beat_board_alone(0, &options.board), KEEL_OK);
+    assert_int_equal(keel_rank_watch_open(&options, &watch), KEEL_OK);
+    for (uint64_t step = 1; step <= 3; step++) {
+        keel_rank_watch_step(watch, step, true);
+        if (step < 3) keel_rank_watch_step(watch, step, false);
+    }
+    return watch;
+}
+
+// Three ranks within a step, of which one observes something now and then. This process is still there at the end.
+static void a_job_is_ended_once_and_only_by_who_knows_how(void **unused) {
+    (void)unused;
+    atomic_int ends = 0, ends_of_busy = 0;
+    keel_rank_watch *silent = watch_alone(&ends), *unable = watch_alone(NULL), *busy = watch_alone(&ends_of_busy);
+    bool *observed = keel_rank_watch_observed(busy);
+    for (int i = 0; i < 45; i++) {
+        __atomic_store_n(observed, true, __ATOMIC_RELAXED);
+        keel_nap(90000000);
+    }
+    assert_int_equal(ends, 1);
+    assert_int_equal(ends_of_busy, 0);
+    keel_rank_watch_close(silent);
+    keel_rank_watch_close(unable);
+    keel_rank_watch_close(busy);
+}
+
 static void torn_lines_are_said_and_left_out(void **unused) {
     (void)unused;
     keel_host_event event = {.kind = KEEL_HOST_GONE, .rank = 5, .step = 7, .pid = 99, .how = "x"};
@@ -256,6 +294,7 @@ int main(void) {
         IN_DIRECTORY(a_silent_rank_that_others_wait_for_is_told),
         IN_DIRECTORY(ranks_that_all_wait_name_none),
         IN_DIRECTORY(ranks_that_go_on_or_have_left_are_not_told),
+        IN_DIRECTORY(a_job_is_ended_once_and_only_by_who_knows_how),
         IN_DIRECTORY(torn_lines_are_said_and_left_out),
         cmocka_unit_test(the_system_tells_of_processes),
     };

@@ -147,12 +147,21 @@ static void test_what_a_dead_host_left_torn_is_not_taken(void **state) {
     rig_close(&r);
 }
 
+static void lock_path(const rig *r, char path[256]) {
+    snprintf(path, 256, "%s/keel.lock", r->directory);
+}
+
+static void set_age(const char *path, time_t seconds) {
+    const struct timespec old[2] = {{.tv_sec = time(NULL) - seconds}, {.tv_sec = time(NULL) - seconds}};
+    assert_int_equal(utimensat(AT_FDCWD, path, old, 0), 0);
+}
+
 static void test_a_writer_of_another_host_counts_while_it_touches_the_lock(void **state) {
     (void)state;
     rig r;
     rig_open(&r, SITES, OPS, false);
     char path[256];
-    snprintf(path, sizeof path, "%s/keel.lock", r.directory);
+    lock_path(&r, path);
     mkdir(r.directory, 0777);
     FILE *file = fopen(path, "w");
     fputs("elsewhere 17 12345 67890\n", file);
@@ -160,10 +169,55 @@ static void test_a_writer_of_another_host_counts_while_it_touches_the_lock(void 
     keel_sink sink;
     assert_int_equal(open_sink(&r, 0, &sink), KEEL_ERR_USAGE);
     assert_non_null(strstr(keel_error(), "elsewhere, process 17"));
-    const struct timespec old[2] = {{.tv_sec = time(NULL) - 300}, {.tv_sec = time(NULL) - 300}};
-    assert_int_equal(utimensat(AT_FDCWD, path, old, 0), 0);
+    set_age(path, 300);
     assert_ok(open_sink(&r, 0, &sink));
     sink.close(sink.context);
+    rig_close(&r);
+}
+
+static void test_a_writer_without_rows_touches_its_lock(void **state) {
+    (void)state;
+    rig r;
+    rig_open(&r, SITES, OPS, false);
+    keel_sink sink;
+    char path[256];
+    struct stat about;
+    lock_path(&r, path);
+    assert_ok(open_sink(&r, 0, &sink));
+    set_age(path, 300);
+    sink.idle(sink.context);
+    assert_int_equal(stat(path, &about), 0);
+    assert_true(time(NULL) - about.st_mtime < 100);
+    sink.close(sink.context);
+    rig_close(&r);
+}
+
+// A host that took this writer for dead has the run: nothing more goes into it, and its lock is left alone.
+static void test_a_lock_that_another_has_taken_is_seen(void **state) {
+    (void)state;
+    rig r;
+    rig_open(&r, SITES, OPS, false);
+    keel_sink sink;
+    char path[256];
+    lock_path(&r, path);
+    assert_ok(open_sink(&r, 0, &sink));
+    capture_log();
+    FILE *file = fopen(path, "w");
+    fputs("elsewhere 17 12345 67890\n", file);
+    fclose(file);
+    rig_write(&r, &sink, 1, 3, 0);
+    assert_int_equal(captured_with("another process has taken its lock"), 1);
+    usleep(1100000);
+    rig_write(&r, &sink, 4, 4, 0);
+    assert_int_equal(sink.flush(sink.context), KEEL_ERR_IO);
+    sink.close(sink.context);
+    assert_int_equal(captured_with("the last 4 steps and 0 incidents could not be written"), 1);
+    assert_true(exists(&r, "keel.lock"));
+    keel_store_reader *reader;
+    assert_ok(keel_store_open(r.directory, &reader));
+    assert_int_equal(keel_store_rows(reader), 0);
+    keel_store_close(reader);
+    keel_log_set(NULL, NULL);
     rig_close(&r);
 }
 
@@ -211,6 +265,8 @@ int main(void) {
         cmocka_unit_test(test_a_second_writer_is_refused_and_a_dead_one_is_not_in_the_way),
         cmocka_unit_test(test_what_a_dead_host_left_torn_is_not_taken),
         cmocka_unit_test(test_a_writer_of_another_host_counts_while_it_touches_the_lock),
+        cmocka_unit_test(test_a_writer_without_rows_touches_its_lock),
+        cmocka_unit_test(test_a_lock_that_another_has_taken_is_seen),
         cmocka_unit_test(test_a_live_reader_sees_whole_rows_only),
     };
     return cmocka_run_group_tests(tests, NULL, rig_no_handles_left);

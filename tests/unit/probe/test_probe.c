@@ -6,11 +6,14 @@
 
 #include <cmocka.h>
 
+#include <fenv.h>
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "probe/fp_guard.h"
 #include "probe/keel.h"
 
 // ---- a backend ----
@@ -20,23 +23,26 @@ enum { MOST_SITES = 4 };
 typedef struct fake {
     keel_site_plan plans[MOST_SITES];
     keel_frame *frame;
-    uint32_t micro_sites_at_start;
+    uint32_t micro_sites;
     bool out_of_frames;
     int begins, ends, polls, waits_begun, waits_ended;
     bool last_had_frame;
     keel_step last_step;
+    keel_status start_status;
+    bool sign;
 } fake;
 
 static keel_status fake_start(void *context, keel_probe *probe, keel_site_plan *plans) {
     fake *f = context;
+    if (f->start_status) return keel_fail(f->start_status, "start refused");
     const uint32_t sites = keel_probe_site_count(probe);
     for (uint32_t i = 0; i < sites && i < MOST_SITES; i++) plans[i] = f->plans[i];
-    f->micro_sites_at_start = keel_probe_micro_site_count(probe);
+    for (uint32_t i = 0; i < MOST_SITES; i++) f->micro_sites += f->plans[i].fields && f->plans[i].per_micro;
     const uint32_t scalars = keel_probe_scalar_count(probe), micros = keel_probe_micro_count(probe);
-    const size_t bytes = keel_frame_bytes(scalars, sites, micros, f->micro_sites_at_start);
+    const size_t bytes = keel_frame_bytes(scalars, sites, micros, f->micro_sites);
     f->frame = aligned_alloc(64, (bytes + 63) / 64 * 64);
     if (!f->frame) return keel_fail(KEEL_ERR_MEMORY, "no frame");
-    keel_frame_init(f->frame, scalars, sites, micros, f->micro_sites_at_start);
+    keel_frame_init(f->frame, scalars, sites, micros, f->micro_sites);
     return KEEL_OK;
 }
 
@@ -93,6 +99,7 @@ static keel_status fake_drain(void *context) {
 static keel_backend backend_of(fake *f) {
     return (keel_backend){
         .context = f,
+        .sign = &f->sign,
         .start = fake_start,
         .frame_begin = fake_frame_begin,
         .frame_end = fake_frame_end,
@@ -187,6 +194,36 @@ static void test_registration(void **state) {
     assert_int_equal(keel_probe_start(probe), KEEL_ERR_USAGE);
     keel_probe_close(probe);
     keel_probe_close(NULL);
+}
+
+static void test_sizes(void **state) {
+    (void)state;
+    keel_probe *probe = NULL;
+    assert_int_equal(keel_probe_open(0, &probe), KEEL_OK);
+    keel_site *site, *none = NULL;
+    keel_site_info info = info_of("w", KEEL_WEIGHT);
+    info.ndim = 3;
+    info.shape[0] = 4, info.shape[1] = 5, info.shape[2] = 6, info.shape[3] = 99;
+    assert_int_equal(keel_site_add(probe, &info, &site), KEEL_OK);
+    assert_int_equal(keel_site_get_info(site)->numel, 120);
+    info.quantity = KEEL_UPDATE;
+    info.numel = 60;
+    assert_int_equal(keel_site_add(probe, &info, &none), KEEL_ERR_USAGE);
+    assert_string_equal(keel_error(), "site w: numel is 60, and its shape has 120 elements");
+    info.numel = 120;
+    info.layout = KEEL_LAYOUT_SHARD; // a part of it; the shape is that of the whole
+    assert_int_equal(keel_site_add(probe, &info, &site), KEEL_OK);
+    assert_int_equal(keel_site_get_info(site)->numel, 120);
+    info = info_of("huge", KEEL_WEIGHT);
+    info.ndim = 2;
+    info.shape[0] = info.shape[1] = UINT64_C(1) << 32;
+    assert_int_equal(keel_site_add(probe, &info, &none), KEEL_ERR_USAGE);
+    info = info_of("unknown shape", KEEL_WEIGHT);
+    info.numel = 7;
+    assert_int_equal(keel_site_add(probe, &info, &site), KEEL_OK);
+    assert_int_equal(keel_site_get_info(site)->numel, 7);
+    assert_null(none);
+    keel_probe_close(probe);
 }
 
 static void test_scalars(void **state) {
@@ -337,6 +374,118 @@ static void test_without_backend(void **state) {
     keel_probe_close(probe);
 }
 
+static void assert_nothing_is_asked(keel_probe *probe, const fake *f) {
+    keel_poll(probe);
+    keel_wait_begin(probe);
+    keel_wait_end(probe);
+    keel_step_begin(probe, 1);
+    keel_step_end(probe, &(keel_step){.step = 1});
+    assert_int_equal(keel_probe_health(probe).judged_step, 0);
+    assert_int_equal(keel_probe_drain(probe), KEEL_OK);
+    void *bytes = &bytes;
+    size_t size = 1;
+    assert_int_equal(keel_probe_save(probe, &bytes, &size), KEEL_OK);
+    assert_true(bytes == NULL && size == 0);
+    assert_int_equal(f->polls + f->waits_begun + f->waits_ended + f->begins + f->ends, 0);
+}
+
+static void test_a_backend_that_has_not_started_is_asked_nothing(void **state) {
+    (void)state;
+    fake f = {.start_status = KEEL_ERR_CONFIG};
+    keel_probe *probe = open_with(&f, 0);
+    assert_nothing_is_asked(probe, &f);
+    assert_int_equal(keel_probe_load(probe, 8, "abc", 3), KEEL_ERR_USAGE);
+    assert_int_equal(keel_probe_start(probe), KEEL_ERR_CONFIG);
+    assert_nothing_is_asked(probe, &f); // the program goes on without a monitor
+    assert_int_equal(keel_probe_load(probe, 8, "abc", 3), KEEL_OK);
+    assert_int_equal(keel_probe_start(probe), KEEL_ERR_USAGE);
+    close_all(probe, &f);
+}
+
+static void test_signs_of_life(void **state) {
+    (void)state;
+    fake f = {.plans = {{.fields = KEEL_FIELDS_BASE, .schedule = always}, {.fields = 0}}};
+    keel_probe *probe = open_with(&f, 0);
+    keel_site *site = add(probe, "a"), *off = add(probe, "off");
+    assert_int_equal(keel_probe_start(probe), KEEL_OK);
+    const float x[] = {1};
+    keel_block block;
+    keel_observe(site, x, 1); // between two steps
+    keel_step_begin(probe, 1);
+    keel_observe(off, x, 1);
+    assert_false(f.sign);
+    keel_observe(site, x, 1);
+    assert_true(f.sign);
+    f.sign = false;
+    keel_block_begin(&block, site);
+    keel_block_add(&block, x, 1);
+    keel_block_end(&block);
+    assert_true(f.sign);
+    f.sign = false;
+    keel_micro_begin(probe, 1);
+    assert_true(f.sign);
+    close_all(probe, &f);
+}
+
+// Traps that the program has set would end it, other modes change what is counted: also where a step ends.
+static void test_the_programs_floating_point_modes_do_not_matter(void **state) {
+    (void)state;
+    fake f = {.plans = {{.fields = KEEL_FIELDS_ALL, .schedule = always, .eps = 1e-40},
+                        {.fields = KEEL_FIELDS_BASE, .schedule = always, .eps = 1e-8}}};
+    keel_probe *probe = open_with(&f, 0);
+    keel_site *small = add(probe, "small");
+    keel_site_info info = info_of("great", KEEL_WEIGHT);
+    info.dtype = KEEL_F64;
+    keel_site *great;
+    assert_int_equal(keel_site_add(probe, &info, &great), KEEL_OK);
+    assert_int_equal(keel_probe_start(probe), KEEL_OK);
+    const float x[] = {1e-41f, 1e-39f, 1e-42f, 1, 0, 2, 3, 4};
+    const double y[] = {DBL_MAX, DBL_MAX};
+    keel_step_begin(probe, 1);
+    const unsigned daz = 0x40, before = _mm_getcsr();
+    feenableexcept(FE_INVALID | FE_DIVBYZERO | FE_OVERFLOW | FE_UNDERFLOW);
+    _mm_setcsr(_mm_getcsr() | daz | _MM_FLUSH_ZERO_ON | _MM_ROUND_UP);
+    const unsigned set = _mm_getcsr();
+    keel_observe(small, x, 8);
+    keel_block block;
+    keel_block_begin(&block, great);
+    for (int i = 0; i < 2; i++) keel_block_add(&block, &y[i], 1);
+    keel_block_end(&block);
+    keel_step_end(probe, &(keel_step){.step = 1}); // the norm of GREAT is not finite
+    assert_int_equal(_mm_getcsr(), set);
+    fesetenv(FE_DFL_ENV);
+    _mm_setcsr(before);
+    const keel_stats *s = keel_frame_stats(f.frame);
+    assert_int_equal(s[0].near_zeros, 3);
+    assert_int_equal(s[0].subnormals, 3);
+    assert_true(s[0].abs_min == (double)1e-42f);
+    assert_true(isinf(s[1].norm_high));
+    close_all(probe, &f);
+}
+
+static void test_a_block_that_outlives_its_step_is_dropped(void **state) {
+    (void)state;
+    fake f = {.plans = {{.fields = KEEL_FIELDS_BASE, .schedule = always, .per_micro = true}}};
+    keel_probe *probe = open_with(&f, 0);
+    keel_site *site = add(probe, "a");
+    assert_int_equal(keel_probe_start(probe), KEEL_OK);
+    const float x[] = {1};
+    keel_block blocks[2];
+    keel_step_begin(probe, 1);
+    for (int i = 0; i < 2; i++) {
+        keel_block_begin(&blocks[i], site);
+        keel_block_add(&blocks[i], x, 1);
+    }
+    keel_step_end(probe, &(keel_step){.step = 1});
+    keel_block_end(&blocks[0]);
+    keel_step_begin(probe, 2);
+    keel_block_end(&blocks[1]);
+    keel_observe(site, x, 1);
+    keel_step_end(probe, &(keel_step){.step = 2});
+    assert_int_equal(keel_frame_stats(f.frame)[0].n, 1);
+    close_all(probe, &f);
+}
+
 static void test_micro_records(void **state) {
     (void)state;
     fake f = {.plans = {{.fields = KEEL_FIELDS_BASE, .schedule = always},
@@ -349,12 +498,6 @@ static void test_micro_records(void **state) {
     keel_site *blocks = add(probe, "blocks");
     keel_probe_set_micro_count(probe, 3);
     assert_int_equal(keel_probe_start(probe), KEEL_OK);
-    assert_int_equal(f.micro_sites_at_start, 2);
-    assert_int_equal(keel_probe_micro_site_count(probe), 2);
-    assert_int_equal(keel_probe_micro_index(probe, 0), -1);
-    assert_int_equal(keel_probe_micro_index(probe, 1), 0);
-    assert_int_equal(keel_probe_micro_index(probe, 2), -1);
-    assert_int_equal(keel_probe_micro_index(probe, 3), 1);
 
     keel_step_begin(probe, 1);
     for (uint32_t m = 0; m < 4; m++) { // one more than the frame holds: counted in the step alone
@@ -486,10 +629,21 @@ static void test_pass_through(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_registration),  cmocka_unit_test(test_scalars),         cmocka_unit_test(test_schedule),
-        cmocka_unit_test(test_no_frame),      cmocka_unit_test(test_without_backend), cmocka_unit_test(test_paused),
-        cmocka_unit_test(test_micro_records), cmocka_unit_test(test_blocks),          cmocka_unit_test(test_replicas),
+        cmocka_unit_test(test_registration),
+        cmocka_unit_test(test_scalars),
+        cmocka_unit_test(test_schedule),
+        cmocka_unit_test(test_no_frame),
+        cmocka_unit_test(test_without_backend),
+        cmocka_unit_test(test_paused),
+        cmocka_unit_test(test_micro_records),
+        cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_replicas),
         cmocka_unit_test(test_pass_through),
+        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_signs_of_life),
+        cmocka_unit_test(test_a_backend_that_has_not_started_is_asked_nothing),
+        cmocka_unit_test(test_the_programs_floating_point_modes_do_not_matter),
+        cmocka_unit_test(test_a_block_that_outlives_its_step_is_dropped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

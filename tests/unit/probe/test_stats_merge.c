@@ -243,6 +243,23 @@ static void test_replicas(void **state) {
     }
 }
 
+static void test_a_nan_of_a_copy_is_seen_where_the_first_was_not_looked_at(void **state) {
+    (void)state;
+    const float x[] = {NAN, 1};
+    const keel_stats_params params = {.fields = KEEL_FIELDS_BASE, .eps = 1e-8, .scale = 1};
+    keel_stats first, copy;
+    keel_stats_clear(&first);
+    keel_stats_clear(&copy);
+    keel_stats_observe(&copy, &params, KEEL_F32, x, 2);
+    copy.micro_nonfinite = 4;
+    keel_stats_seal_rank(&first, 0, 0, 2);
+    keel_stats_seal_rank(&copy, 1, 1, 2);
+    keel_stats_merge(&first, &copy);
+    assert_int_equal(keel_stats_view_count(&first, KEEL_OP_rank_nonfinite), 1);
+    assert_int_equal(keel_stats_view_count(&first, KEEL_OP_micro_nonfinite), 4);
+    assert_int_equal(keel_stats_view_count(&first, KEEL_OP_nans), KEEL_NOT_COLLECTED);
+}
+
 static void test_micro_nonfinite(void **state) {
     (void)state;
     keel_stats a, b;
@@ -334,6 +351,7 @@ int main(void) {
         cmocka_unit_test(test_identity_and_fields),
         cmocka_unit_test(test_seal),
         cmocka_unit_test(test_replicas),
+        cmocka_unit_test(test_a_nan_of_a_copy_is_seen_where_the_first_was_not_looked_at),
         cmocka_unit_test(test_micro_nonfinite),
         cmocka_unit_test(test_checksum_order),
         cmocka_unit_test(test_checksum_differences),
