@@ -9,6 +9,8 @@
 
 #include "configs/yaml.h"
 
+KEEL_C_BEGIN
+
 // One entry of monitor.select; of all entries that match a site, the last one decides.
 typedef struct keel_select_config {
     char **quantities; // names as in probe/site.h; empty: all
@@ -57,15 +59,17 @@ typedef struct keel_monitor_config {
 
 // Reads top-level key `monitor` of the file, in which the trainer's sections may stand too; PATH NULL: the defaults.
 // OVERRIDES are "monitor.key=value" assignments, all others are an error.
-keel_status keel_monitor_config_load(const char *path, const char *const *overrides, size_t count,
-                                     keel_monitor_config **config);
+KEEL_API keel_status keel_monitor_config_load(const char *path, const char *const *overrides, size_t count,
+                                              keel_monitor_config **config);
 // The same from a document that has `monitor` at its top, which is taken over (also on failure).
-keel_status keel_monitor_config_read(keel_yaml *doc, keel_monitor_config **config);
+KEEL_API keel_status keel_monitor_config_read(keel_yaml *doc, keel_monitor_config **config);
 // The same from the value of key `monitor` (NULL: the defaults) of a document that stays the caller's and must outlive
 // the config.
-keel_status keel_monitor_config_section(const keel_yaml_node *monitor, keel_monitor_config **config);
+KEEL_API keel_status keel_monitor_config_section(const keel_yaml_node *monitor, keel_monitor_config **config);
 // The defaults, as with an empty file: what configs/monitor.yaml says.
-keel_status keel_monitor_config_default(keel_monitor_config **config);
-void keel_monitor_config_free(keel_monitor_config *config);
+KEEL_API keel_status keel_monitor_config_default(keel_monitor_config **config);
+KEEL_API void keel_monitor_config_free(keel_monitor_config *config);
+
+KEEL_C_END
 
 #endif

@@ -1,4 +1,4 @@
-#include "tools/assemble.h"
+#include "tools/assemble_ranks.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -103,8 +103,8 @@ static void alert_event(void *context, const keel_host_event *event) {
     if (keel_alert_event(assembly->config, event)) keel_log(KEEL_LOG_ERROR, "%s", keel_error());
 }
 
-// When another rank's silence counts is the rule's to say.
-static keel_status plan_watch(keel_assembly *assembly, const keel_assembly_options *options,
+// Of this node's ranks over one another. When another rank's silence counts is the rule's to say.
+static keel_status plan_watch(keel_assembly *assembly, const keel_assembly_ranks *ranks,
                               keel_rank_watch_options *watch) {
     keel_analysis *rules;
     keel_status status = keel_analysis_open(assembly->config, &rules);
@@ -116,19 +116,23 @@ static keel_status plan_watch(keel_assembly *assembly, const keel_assembly_optio
                                        .judges = assembly->rank == 0,
                                        .context = assembly,
                                        .alert = alert_event,
-                                       .end_job = options->end_job};
+                                       .end_job = ranks->end_job};
     keel_analysis_close(rules);
-    if (!assembly->board.table) status = keel_beat_board_alone((int32_t)assembly->rank, &assembly->board);
     watch->board = assembly->board;
-    return status;
+    return KEEL_OK;
 }
 
-keel_status keel_assembly_open(const keel_assembly_options *options, keel_assembly **out) {
+keel_status keel_assembly_open(const keel_assembly_options *options, keel_assembly **assembly) {
+    return keel_assembly_open_ranks(options, NULL, assembly);
+}
+
+keel_status keel_assembly_open_ranks(const keel_assembly_options *options, const keel_assembly_ranks *ranks,
+                                     keel_assembly **out) {
     keel_assembly *assembly = calloc(1, sizeof *assembly);
     if (!assembly) return keel_fail(KEEL_ERR_MEMORY, "no memory for the monitor");
     keel_status status = KEEL_OK;
-    if (options->merge) assembly->merge = *options->merge;
-    if (options->board) assembly->board = *options->board;
+    if (ranks) assembly->merge = *ranks->merge;
+    if (ranks) assembly->board = *ranks->board;
     assembly->config = options->config;
     if (!assembly->config) {
         status = options->monitor_path
@@ -138,7 +142,7 @@ keel_status keel_assembly_open(const keel_assembly_options *options, keel_assemb
         assembly->config = assembly->owned_config;
     }
 
-    const uint32_t rank = assembly->rank = options->merge ? options->merge->rank : 0;
+    const uint32_t rank = assembly->rank = ranks ? ranks->merge->rank : 0;
     keel_rank_watch_options watch;
     if ((status = keel_probe_open(rank, &assembly->probe))) goto fail;
     if (!assembly->config->enabled) {
@@ -160,10 +164,10 @@ keel_status keel_assembly_open(const keel_assembly_options *options, keel_assemb
         goto fail;
     }
     if ((status = settings_text(options, assembly->config, &assembly->config_yaml))) goto fail;
-    if ((status = plan_watch(assembly, options, &watch))) goto fail;
+    if (ranks && (status = plan_watch(assembly, ranks, &watch))) goto fail;
     if ((status = keel_monitor_open(&(keel_monitor_options){.config = assembly->config,
-                                                            .merge = options->merge,
-                                                            .watch = &watch,
+                                                            .merge = ranks ? ranks->merge : NULL,
+                                                            .watch = ranks ? &watch : NULL,
                                                             .run_id = *assembly->run_id ? assembly->run_id : NULL,
                                                             .command = assembly->command,
                                                             .config_yaml = assembly->config_yaml,

@@ -1,24 +1,20 @@
 // The assembly: one call that wires probe, monitor, store, rules and alerts together, as the monitor's YAML says. For
-// keel-train, and for any other training program that links libkeel.
+// any training program of one process that links libkeel; assemble_ranks.h is for several.
 #ifndef KEEL_TOOLS_ASSEMBLE_H
 #define KEEL_TOOLS_ASSEMBLE_H
 
 #include "configs/monitor_config.h"
 #include "probe/keel.h"
 
+KEEL_C_BEGIN
+
 typedef struct keel_assembly keel_assembly;
-struct keel_beat_board; // collectors/watch/beat_board.h
-struct keel_merge;      // collectors/merge.h
 
 typedef struct keel_assembly_options {
     const char *monitor_path;          // monitor YAML; NULL: the defaults
     const keel_monitor_config *config; // or a configuration already read; borrowed
     const char *output;                // run directory where the YAML names none; NULL: "runs/keel"
-    const struct keel_merge *merge;    // NULL: one process. Copied, and taken over, also on failure
-    // Of this node's ranks (collectors/mpi/node_board.h); NULL: of this one alone. The same.
-    const struct keel_beat_board *board;
-    void (*end_job)(void *context); // for a job that cannot go on: collectors/watch/rank_watch.h; NULL: _exit
-    const char *command;            // for the store; NULL: unknown
+    const char *command;               // for the store; NULL: unknown
     // The program's own settings, for the store, which keeps the monitor's beside them as `monitor`: a YAML mapping.
     // NULL: none.
     const char *config_yaml;
@@ -35,7 +31,10 @@ KEEL_API const char *keel_assembly_directory(const keel_assembly *assembly);
 KEEL_API const char *keel_assembly_describe(const keel_assembly *assembly);
 // The program was asked to stop, and will: what becomes of its other ranks now is no surprise. From any thread.
 KEEL_API void keel_assembly_stopping(keel_assembly *assembly);
-// Drains and closes everything. Collective where a merge was given. See keel_monitor_close for what a failure means.
+// Drains and closes everything. KEEL_ERR_IO: something could not be recorded, which was logged. Collective where there
+// are several ranks; see keel_monitor_close for what a failure means then.
 KEEL_API keel_status keel_assembly_close(keel_assembly *assembly);
+
+KEEL_C_END
 
 #endif

@@ -13,7 +13,7 @@
 #include "collectors/select.h"
 #include "configs/monitor_config.h"
 #include "configs/train_config.h"
-#include "tools/assemble.h"
+#include "tools/assemble_ranks.h"
 #include "tools/log.h"
 #include "tools/replay_batch.h"
 #include "tools/step_csv.h"
@@ -310,12 +310,9 @@ static keel_status train(const arguments *args, bool threaded, int *stopped_by) 
     }
     const keel_parallel_config *parallel = &config->parallel; // a mesh that does not divide the ranks is refused below
     keel_affinity_enter(&affinity, KEEL_CPU_WRITER);          // of the threads that are made now
-    status = keel_assembly_open(
+    status = keel_assembly_open_ranks(
         &(keel_assembly_options){.config = off ? off : monitor,
                                  .output = DEFAULT_OUTPUT,
-                                 .merge = size > 1 ? &merge : NULL,
-                                 .board = size > 1 ? &board : NULL,
-                                 .end_job = end_job,
                                  .command = args->command,
                                  .config_yaml = settings,
                                  .dp = (uint32_t)(size / (parallel->model_parallel * parallel->pipeline_stage)),
@@ -323,7 +320,7 @@ static keel_status train(const arguments *args, bool threaded, int *stopped_by) 
                                  .pp = (uint32_t)parallel->pipeline_stage,
                                  .ep = (uint32_t)parallel->expert_parallel,
                                  .resume = args->resume},
-        &assembly);
+        size > 1 ? &(keel_assembly_ranks){.merge = &merge, .board = &board, .end_job = end_job} : NULL, &assembly);
     keel_affinity_enter(&affinity, KEEL_CPU_DATA);
     keel_monitor_config_free(off);
     if ((status = agree(status))) goto done;

@@ -5,6 +5,7 @@ environment: KEEL_BUILD the build folder, KEEL_C_FLAGS what a program needs beyo
 """
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -36,10 +37,10 @@ class Install(unittest.TestCase):
         assert len(found) == 1, found
         cls.lib = found[0]
 
-    def watch(self, program, name):
+    def watch(self, program, name, *arguments):
         """The program finds its library, watches, and the installed keel names the fault."""
         directory = os.path.join(self.dir, name)
-        run(program, directory, LD_LIBRARY_PATH=self.lib)
+        run(program, directory, *arguments, LD_LIBRARY_PATH=self.lib)
         report = json.loads(run(os.path.join(self.prefix, "bin", "keel"), "report", directory, "--format", "json"))
         self.assertEqual(report["last_step"], 10)
         self.assertEqual([(i["rule"], i["first_step"]) for i in report["incidents"]], [("nonfinite", 7)])
@@ -50,6 +51,15 @@ class Install(unittest.TestCase):
         program = os.path.join(self.dir, "by-pkg-config")
         run("cc", "-std=c11", "-Wall", "-Wextra", "-Werror", *FLAGS, os.path.join(USER, "watched.c"), "-o", program, *flags)
         self.watch(program, "run-pkg-config")
+
+    def test_from_cpp_with_a_configuration_read(self):
+        path = {"PKG_CONFIG_PATH": os.path.join(self.lib, "pkgconfig")}
+        flags = run("pkg-config", "--cflags", "--libs", "keel", **path).split()
+        program = os.path.join(self.dir, "from-cpp")
+        compiler = shutil.which("g++") or "clang++"
+        run(compiler, "-std=c++11", "-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers", *FLAGS,
+            os.path.join(USER, "watched.cpp"), "-o", program, *flags)
+        self.watch(program, "run-cpp", os.path.join(self.prefix, "share", "keel", "monitor.yaml"))
 
     def test_cmake(self):
         build = os.path.join(self.dir, "by-cmake")
@@ -72,6 +82,15 @@ class Install(unittest.TestCase):
         self.assertIn("keel_observe_active", names)
         self.assertIn("keel_assembly_open", names)
         self.assertEqual(names - declared, set())
+
+        # And what an installed header declares can be linked.
+        offered = set()
+        for folder, _, headers in os.walk(os.path.join(self.prefix, "include", "keel")):
+            for header in headers:
+                with open(os.path.join(folder, header), encoding="utf-8") as f:
+                    offered |= set(re.findall(r"(?m)^(?!static|typedef|return|//|#)[A-Za-z_][\w *]*?\b(keel_\w+)\(", f.read()))
+        self.assertIn("keel_monitor_config_load", offered)
+        self.assertEqual(offered - names, set())
 
     def test_programs_and_presets(self):
         for program in ("keel", "keel-train"):
