@@ -32,6 +32,13 @@ static int32_t find_weight(const keel_site_info *const *weights, uint32_t count,
     return found ? (int32_t)(*found - sites) : -1;
 }
 
+int64_t keel_site_now(const keel_run_info *info, int64_t id, uint64_t hash) {
+    if (id < 0 || (id < (int64_t)info->site_count && keel_site_hash(&info->sites[id]) == hash)) return id;
+    for (uint32_t i = 0; i < info->site_count; i++)
+        if (keel_site_hash(&info->sites[i]) == hash) return i;
+    return -1;
+}
+
 keel_status keel_site_index_open(const keel_run_info *info, keel_site_index *index) {
     const uint32_t n = info->site_count;
     uint32_t *memory = calloc(4 * (size_t)n + 1, sizeof *memory);

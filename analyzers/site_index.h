@@ -25,6 +25,10 @@ typedef struct keel_site_index {
     uint32_t *memory;                        // what the others point into; owned
 } keel_site_index;
 
+// Ids change with the segments of a run: that of the site which had ID when its keel_site_hash was HASH, as INFO has
+// it; -1: it is not there any more.
+int64_t keel_site_now(const keel_run_info *info, int64_t id, uint64_t hash);
+
 keel_status keel_site_index_open(const keel_run_info *info, keel_site_index *index);
 void keel_site_index_close(keel_site_index *index); // all zeros are fine
 

@@ -52,6 +52,7 @@ static void begin(keel_site_trouble *t, const keel_detector_input *in, const kee
     t->active = 1;
     t->first_step = in->row->step.step;
     t->site = odd->first[0].site;
+    if (t->site >= 0) t->site_hash = keel_site_hash(&in->info->sites[t->site]);
     snprintf(t->series, sizeof t->series, "%s", odd->first[0].op);
     for (uint32_t i = 0; i < odd->kept; i++)
         describe_site(in, &odd->first[i], verb, t->evidence[t->evidence_count++], KEEL_EVIDENCE_BYTES);
@@ -68,6 +69,7 @@ static void describe(keel_site_trouble *t, const keel_odd_sites *odd) {
 
 bool keel_site_trouble_row(keel_site_trouble *t, const keel_detector_input *in, const keel_odd_sites *odd,
                            keel_severity severity, const char *verb) {
+    t->site = keel_site_now(in->info, t->site, t->site_hash);
     if (odd->count == 0) {
         if (!t->active || ++t->quiet < KEEL_SITE_TROUBLE_QUIET) return false;
         t->active = 0;

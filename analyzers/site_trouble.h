@@ -44,7 +44,8 @@ typedef struct keel_site_trouble {
     uint32_t most;    // sites in one record
     keel_severity severity;
     uint64_t first_step, peak_step, last_step;
-    int64_t site; // the first in the order of the data flow, of the first record
+    int64_t site;       // the first in the order of the data flow, of the first record
+    uint64_t site_hash; // of it
     double value, expected, score;
     uint32_t evidence_count, reserved;
     char series[KEEL_RULE_BYTES];

@@ -11,7 +11,7 @@
 enum { P_RATE, P_RECORDS, PARAMS };
 static const keel_param_info params[PARAMS] = {
     [P_RATE] = {"rate", 0.1, 0, 1, "dropped assignments / routed assignments"},
-    [P_RECORDS] = {"records", 16, 1, 1e6, "for so many records"},
+    [P_RECORDS] = {"records", 16, 1, 1e4, "for so many records"},
 };
 
 enum { EARLY = 64 };

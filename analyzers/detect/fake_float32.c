@@ -15,13 +15,13 @@
 
 enum { P_RECORDS, P_RARE, PARAMS };
 static const keel_param_info params[PARAMS] = {
-    [P_RECORDS] = {"records", 2, 1, 1e6, "records without a value that needs float32"},
+    [P_RECORDS] = {"records", 2, 1, 1e4, "records without a value that needs float32"},
     [P_RARE] = {"rare", 1e-4, 0, 1, "share of such values up to which they are told"},
 };
 
 typedef struct part {
-    uint8_t records, noted;
-    uint16_t reserved;
+    uint16_t records;
+    uint8_t noted, reserved;
 } part;
 
 typedef struct state {
@@ -90,7 +90,7 @@ static void judge(state *s, const keel_detector_input *in, const columns *c, uin
         return;
     }
     if (info->dtype != KEEL_F32 || may_be_constant(c, site, info)) return;
-    if (p->records < UINT8_MAX) p->records++;
+    if (p->records < UINT16_MAX) p->records++;
     if (p->records < in->params[P_RECORDS]) return;
     keel_odd_sites_add(odd, in->index,
                        &(keel_odd_site){.site = site,

@@ -21,7 +21,7 @@ static const keel_param_info params[PARAMS] = {
     [P_STUCK] = {"stuck", 3, 2, 100, "updates in a row skipped at one loss scale"},
     [P_FIXED] = {"fixed", 2, 1, 32, "the same with a fixed scale, where more than these of 32 count too"},
     [P_BITS] = {"bits", 1, 0, 15, "headroom of an activation or a scaled gradient that is told"},
-    [P_RECORDS] = {"records", 20, 1, 1e6, "for so many records"},
+    [P_RECORDS] = {"records", 20, 1, 1e4, "for so many records"},
 };
 
 #define HALF_MAX 65504.0

@@ -16,7 +16,7 @@ enum { P_SHARE, P_TIMES, P_RECORDS, P_CRITICAL, P_CRITICAL_RECORDS, PARAMS };
 static const keel_param_info params[PARAMS] = {
     [P_SHARE] = {"share", 0.05, 0, 1, "share of the values that is flushed"},
     [P_TIMES] = {"times", 3, 1, 1e6, "and least factor over its history"},
-    [P_RECORDS] = {"records", 20, 1, 1e6, "for so many records"},
+    [P_RECORDS] = {"records", 20, 1, 1e4, "for so many records"},
     [P_CRITICAL] = {"critical", 0.5, 0, 1, "share at the median site that is critical"},
     [P_CRITICAL_RECORDS] = {"critical_records", 4, 1, 1e6, "for so many records"},
 };

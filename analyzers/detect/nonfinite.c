@@ -53,8 +53,10 @@ typedef struct state {
     uint64_t skipped;     // of them, those whose update was skipped
     uint64_t first_step, last_step, last_record;
     place origin;
-    double bad[VITAL];    // the latest value that was not finite
-    double finite[VITAL]; // the latest before
+    uint64_t origin_hash;            // of its site
+    char where[KEEL_EVIDENCE_BYTES]; // it is
+    double bad[VITAL];               // the latest value that was not finite
+    double finite[VITAL];            // the latest before
     char clause[KEEL_CLAUSE_BYTES];
     char evidence[KEEL_EVIDENCE_MAX][KEEL_EVIDENCE_BYTES];
 } state;
@@ -185,13 +187,12 @@ static const char *kind(double value) {
     return isnan(value) ? "NaN" : value > 0 ? "+Inf" : "-Inf";
 }
 
-static void describe(state *s, const keel_detector_input *in) {
+static void describe(state *s) {
     char *text = s->clause;
     size_t size = sizeof s->clause;
     memset(text, 0, size);
     if (s->origin.site >= 0) {
-        keel_text_append(text, size, "%s first seen in ", kind_names[s->origin.kind]);
-        describe_place(in, &s->origin, text, size);
+        keel_text_append(text, size, "%s first seen in %s", kind_names[s->origin.kind], s->where);
         uint32_t later = s->sites_seen > 1 ? s->sites_seen - 1 : 0;
         const char *scalar = s->scalar_mask & 1 ? "loss" : s->scalar_mask >> GRAD_NORM & 1 ? "grad_norm" : "";
         if (later || scalar[0]) keel_text_append(text, size, "; %s", scalar);
@@ -245,7 +246,7 @@ static void begin(state *s, const keel_detector_input *in) {
 
 // One finding per series that was hit; the first of them tells the story.
 static void emit(state *s, const keel_detector_input *in, keel_findings *findings) {
-    describe(s, in);
+    describe(s);
     keel_finding f = {.severity = s->severity,
                       .key = s->key,
                       .closed = !s->active,
@@ -264,7 +265,7 @@ static void emit(state *s, const keel_detector_input *in, keel_findings *finding
     if (s->origin.site >= 0) {
         keel_finding at_site = f;
         at_site.series = kind_series[s->origin.kind];
-        at_site.site = s->origin.site;
+        at_site.site = keel_site_now(in->info, s->origin.site, s->origin_hash);
         at_site.rank = s->origin.rank != KEEL_RANK_NONE ? (int64_t)s->origin.rank : -1;
         keel_findings_add(findings, &at_site);
         f.clause = NULL;
@@ -321,6 +322,9 @@ static void update(void *memory, const keel_detector_input *in, keel_findings *f
     s->sites_seen += sites.fresh;
     if (sites.count && s->origin.site < 0) {
         s->origin = sites.first[0];
+        s->origin_hash = keel_site_hash(&in->info->sites[s->origin.site]);
+        memset(s->where, 0, sizeof s->where);
+        describe_place(in, &s->origin, s->where, sizeof s->where);
         for (uint32_t i = 0; i < sites.count; i++) add_evidence(s, in, &sites.first[i]);
     }
     keel_severity severity = judge(s, in, bad, &sites);

@@ -12,7 +12,7 @@ enum { P_IDLE, P_BUSY, P_RECORDS, PARAMS };
 static const keel_param_info params[PARAMS] = {
     [P_IDLE] = {"idle", 0.5, 0.01, 1, "share of a layer's experts that get no token"},
     [P_BUSY] = {"busy", 0.5, 0.01, 1, "or share of the tokens that one expert gets"},
-    [P_RECORDS] = {"records", 16, 1, 1e6, "for so many records"},
+    [P_RECORDS] = {"records", 16, 1, 1e4, "for so many records"},
 };
 
 enum { EARLY = 64, LEAST_EXPERTS = 4 };

@@ -97,6 +97,19 @@ static inline void tensor_begin(tensor_run *r) {
     assert_int_equal(keel_analysis_start(r->analysis, &r->info), KEEL_OK);
 }
 
+// RULES: as monitor.rules has them.
+static inline void tensor_begin_with(tensor_run *r, const char *rules) {
+    keel_monitor_config *config;
+    keel_yaml *doc;
+    char text[256];
+    snprintf(text, sizeof text, "monitor: {rules: %s}", rules);
+    assert_int_equal(keel_yaml_parse("test", text, strlen(text), &doc), KEEL_OK);
+    assert_int_equal(keel_monitor_config_read(doc, &config), KEEL_OK);
+    tensor_begin(r);
+    assert_int_equal(keel_analysis_configure(r->analysis, config), KEEL_OK);
+    keel_monitor_config_free(config);
+}
+
 static inline void tensor_end(tensor_run *r) {
     keel_analysis_close(r->analysis);
     free(r);

@@ -199,6 +199,18 @@ static void incidents_that_make_room_are_told_of(void **unused) {
     keel_group_close(group);
 }
 
+static void a_site_is_found_under_its_new_id(void **unused) {
+    (void)unused;
+    const keel_site_info a = {.name = "a"}, b = {.name = "a", .quantity = KEEL_UPDATE}, c = {.name = "c"};
+    const keel_site_info sites[] = {c, b};
+    const keel_run_info info = {.site_count = 2, .sites = sites};
+    assert_int_equal(keel_site_now(&info, 1, keel_site_hash(&b)), 1);
+    assert_int_equal(keel_site_now(&info, 0, keel_site_hash(&b)), 1);
+    assert_int_equal(keel_site_now(&info, 7, keel_site_hash(&c)), 0);
+    assert_int_equal(keel_site_now(&info, 0, keel_site_hash(&a)), -1);
+    assert_int_equal(keel_site_now(&info, -1, keel_site_hash(&b)), -1);
+}
+
 static void a_site_may_stand_in_any_layer(void **unused) {
     (void)unused;
     const keel_site_info sites[] = {{.layer = 3}, {.layer = INT32_MAX}, {.layer = -1}};
@@ -373,6 +385,7 @@ int main(void) {
         cmocka_unit_test(a_rollback_keeps_what_it_discards),
         cmocka_unit_test(wrong_states_are_refused_and_change_nothing),
         cmocka_unit_test(incidents_that_make_room_are_told_of),
+        cmocka_unit_test(a_site_is_found_under_its_new_id),
         cmocka_unit_test(a_site_may_stand_in_any_layer),
         cmocka_unit_test(a_segment_with_other_tables_goes_on),
         cmocka_unit_test(health_follows_the_incidents),

@@ -27,6 +27,20 @@ static void float32_made_of_bfloat16_is_told(void **unused) {
     tensor_end(r);
 }
 
+static void as_many_records_are_waited_for_as_are_asked_for(void **unused) {
+    (void)unused;
+    tensor_run *r = tensor_open(1, plain);
+    tensor_begin_with(r, "{fake_float32: {records: 300}}");
+    int site = tensor_find(r, "layers.3.mlp.down.weight", KEEL_WEIGHT);
+    for (int i = 0; i < 305; i++) {
+        tensor_next(r);
+        r->u64[KEEL_OP_not_bf16][site] = 0;
+        tensor_judge(r);
+    }
+    assert_int_equal(tensor_incident(r, "fake_float32", KEEL_WARNING)->first_step, 300);
+    tensor_end(r);
+}
+
 static void one_value_in_a_million_changes_it(void **unused) {
     (void)unused;
     tensor_run *r = tensor_open(1, plain);
@@ -291,6 +305,7 @@ static void scaled_gradients_near_the_end_of_half_are_told(void **unused) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(float32_made_of_bfloat16_is_told),
+        cmocka_unit_test(as_many_records_are_waited_for_as_are_asked_for),
         cmocka_unit_test(one_value_in_a_million_changes_it),
         cmocka_unit_test(constant_tensors_and_gradients_of_a_short_run_are_no_fakes),
         cmocka_unit_test(gradients_summed_in_a_short_format_are_told_by_their_values),

@@ -360,6 +360,36 @@ static void a_bad_weight_of_another_replica_is_found(void **unused) {
     }
 }
 
+// The run goes on with fewer sites, and the first bad one among those that are gone, or under another id.
+static void a_bad_site_keeps_its_name_in_other_tables(void **unused) {
+    (void)unused;
+    for (uint32_t kept = 1; kept <= 2; kept++) {
+        scene *s = begin();
+        char names[MAX_SITES][16];
+        for (uint32_t i = 0; i < MAX_SITES; i++) {
+            snprintf(names[i], sizeof names[i], "layers.%u", i);
+            run_add_site(&s->run, names[i], KEEL_ACTIVATION, KEEL_PHASE_FORWARD, i);
+        }
+        assert_int_equal(keel_analysis_start(s->analysis, &s->run.info), KEEL_OK);
+        quiet(s, 100, 3, 1);
+        next(s, NAN, NAN);
+        run_bad_site(&s->run, MAX_SITES - 1, 1, 0);
+        judge(s->analysis, &s->run);
+        quiet(s, 20, 3, 1);
+        if (kept == 2) s->run.sites[0] = s->run.sites[MAX_SITES - 1];
+        s->run.info.site_count = 1;
+        s->run.info.sites = memcpy(malloc(sizeof *s->run.sites), s->run.sites, sizeof *s->run.sites);
+        assert_int_equal(keel_analysis_start(s->analysis, &s->run.info), KEEL_OK);
+        step_with(s, NAN, NAN);
+        const keel_incident *k = only(s, KEEL_WARNING);
+        assert_string_equal(k->site, "layers.15:activation");
+        assert_non_null(strstr(k->message, "NaN first seen in layers.15 (activation) on rank 1 at step 101"));
+        assert_non_null(strstr(k->message, "up to step 122"));
+        free((void *)(uintptr_t)s->run.info.sites);
+        end(s);
+    }
+}
+
 static void an_earlier_micro_batch_comes_first(void **unused) {
     (void)unused;
     scene *s = begin_with_sites();
@@ -655,6 +685,7 @@ int main(void) {
         cmocka_unit_test(a_schedule_is_no_jump),
         cmocka_unit_test(the_first_bad_site_is_named),
         cmocka_unit_test(a_bad_weight_of_another_replica_is_found),
+        cmocka_unit_test(a_bad_site_keeps_its_name_in_other_tables),
         cmocka_unit_test(an_earlier_micro_batch_comes_first),
         cmocka_unit_test(a_weight_spoilt_the_step_before_is_the_origin),
         cmocka_unit_test(an_unsampled_origin_is_said),

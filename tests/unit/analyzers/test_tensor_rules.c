@@ -309,13 +309,8 @@ static void an_update_is_measured_by_the_weights_before_it(void **unused) {
         double ratio;         // NaN: undefined
     } cases[] = {{1, 60, 8, 0.4}, {5, 25, 15, 0.75}, {5, 15, 25, 1.25}, {5, 20, 20, NAN}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        tensor_run *r = tensor_open(1, "monitor: {rules: {update_ratio: {records: 1}}}");
-        keel_monitor_config *config;
-        keel_yaml *doc;
-        assert_int_equal(keel_yaml_parse("test", r->info.config_yaml, strlen(r->info.config_yaml), &doc), KEEL_OK);
-        assert_int_equal(keel_monitor_config_read(doc, &config), KEEL_OK);
-        assert_int_equal(keel_analysis_open(config, &r->analysis), KEEL_OK);
-        assert_int_equal(keel_analysis_start(r->analysis, &r->info), KEEL_OK);
+        tensor_run *r = tensor_open(1, "");
+        tensor_begin_with(r, "{update_ratio: {records: 1}}");
         for (int n = 1; n <= 100; n++) {
             tensor_next(r);
             const bool last = n == 100;
@@ -326,7 +321,6 @@ static void an_update_is_measured_by_the_weights_before_it(void **unused) {
         const keel_incident *k = tensor_incident(r, "update_ratio", KEEL_WARNING);
         assert_int_equal(k != NULL, !isnan(cases[i].ratio));
         if (k) assert_true(fabs(k->value - cases[i].ratio) < 1e-6);
-        keel_monitor_config_free(config);
         tensor_end(r);
     }
 }
