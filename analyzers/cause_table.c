@@ -38,7 +38,7 @@ static double nonfinite_tensor(const keel_case *c, keel_verdict *v) {
 }
 
 static double bit_flip(const keel_case *c, keel_verdict *v) {
-    const keel_trouble *t = FIND("replica_divergence");
+    const keel_trouble *t = keel_case_find_series(c, "replica_divergence", "replica_residual");
     v->culprit = t;
     if (t) {
         keel_verdict_line(v, "%.0f of %.0f weights differ between their replicas", t->value, t->expected);
@@ -58,7 +58,13 @@ static double bit_flip(const keel_case *c, keel_verdict *v) {
 }
 
 static double replica_out_of_step(const keel_case *c, keel_verdict *v) {
-    const keel_trouble *t = FIND("replica_divergence");
+    const keel_trouble *missed = keel_case_find_series(c, "replica_divergence", "update");
+    if (missed) {
+        v->culprit = missed;
+        quote(v, missed);
+        return 0.9;
+    }
+    const keel_trouble *t = keel_case_find_series(c, "replica_divergence", "replica_residual");
     if (!t || t->value < 2) return 0;
     keel_verdict_line(v, "%.0f of %.0f weights differ between their replicas", t->value, t->expected);
     return t->value >= 0.5 * t->expected ? 0.9 : t->value > 0.1 * t->expected ? 0.6 : 0;
@@ -151,8 +157,10 @@ static double bad_batch(const keel_case *c, keel_verdict *v) {
     (void)v;
     if (!loss || FIND("nonfinite") || FIND("loss_divergence") || !loss->closed || loss->bursts != 1) return 0;
     if (loss->peak_step != loss->first_step || loss->last_record - loss->first_record > BACK_WITHIN) return 0;
-    // A norm that jumped too little to be told may still show in single gradients.
-    if (!norm) return FIND("stale_second_moment") || FIND("tensor_jump") ? 0.46 : 0;
+    // A norm that jumped too little to be told may still show in single gradients. A loss that is high in one record
+    // alone is that of its batch at least.
+    const bool once = loss->last_step == loss->first_step;
+    if (!norm) return FIND("stale_second_moment") || FIND("tensor_jump") ? 0.46 : once ? 0.4 : 0;
     bool back = norm->closed && norm->bursts == 1 && norm->first_step == loss->first_step &&
                 norm->last_record - norm->first_record <= BACK_WITHIN;
     return back ? 0.5 : 0;

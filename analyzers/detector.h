@@ -67,10 +67,9 @@ typedef struct keel_detector {
     const keel_param_info *params;
     uint32_t param_count;
     keel_link link;
-    bool
-        from_outside; // nothing that goes on in a run brings it about: it joins no incident that began before its reach
-    uint32_t reach;   // records after its last finding in which others may still join it
-    uint64_t ops;     // bit keel_op: the ops of sites that it reads; of a store only what rules read is fetched
+    bool from_outside; // begins by itself: joins no incident that began before its reach
+    uint32_t reach;    // records after its last finding in which others may still join it
+    uint64_t ops;      // bit keel_op: the ops of sites that it reads; of a store only what rules read is fetched
     // The state is plain memory without pointers, zeroed before init: a head, and a part per site. The framework saves
     // and restores it by its bytes, and moves the parts when a new segment of the run numbers its sites anew.
     size_t state_bytes, site_bytes;

@@ -95,6 +95,7 @@ const keel_detector keel_detect_dead_unit = {
     .params = params,
     .param_count = PARAMS,
     .link = KEEL_LINK_EVENT,
+    .from_outside = true,
     .reach = 8,
     .ops = 1u << KEEL_OP_zeros | 1u << KEEL_OP_norm,
     .state_bytes = sizeof(state),

@@ -10,6 +10,10 @@
 //   not, that copy is the odd one, else the other;
 // - where means are not kept, the one whose norm has left its own course by four times as much as the other's.
 // Else it is unknown.
+//
+// Where each rank updates a part of the weights and gives it to the others, a rank that misses an update leaves no
+// copies that differ, but nothing of what it updates has changed: in an applied step the update of a part is zero on
+// one and the same rank at every tensor that it has a part in, where it was not before, while other ranks' are not.
 #include <float.h>
 #include <inttypes.h>
 #include <math.h>
@@ -24,7 +28,7 @@ typedef struct part {
     float error, usual;  // of mean + mean of the update; what is usual is a running mean of magnitudes
     uint16_t known;      // records of norm, up to 2
     uint16_t checked;    // records of usual
-    uint32_t reserved;
+    uint32_t moved;      // 1: an update: no rank's part of it was zero in the record before
 } part;
 
 enum { CHECKED = 8 };
@@ -33,7 +37,7 @@ enum { CHECKED = 8 };
 typedef struct state {
     uint32_t in_row;
     uint32_t weights, parted; // weights looked at, and those of them that differ, where the trouble began
-    uint32_t reserved;
+    uint32_t missed;          // updates that some rank has missed
     int64_t rank;
     keel_site_trouble trouble;
 } state;
@@ -123,6 +127,67 @@ static void follow_norm(part *p, double norm) {
     if (p->known < 2) p->known++;
 }
 
+// ---- a rank that makes no update ----
+
+static bool has_parts(const keel_detector_input *in, const columns *c, uint32_t site) {
+    return in->info->sites[site].replica_count <= 1 && c->low[site] >= 0 && c->rank_low[site] != KEEL_NOT_COLLECTED;
+}
+
+// RANK's part of some tensor has changed.
+static bool has_moved(const keel_detector_input *in, const columns *c, uint64_t rank) {
+    for (uint32_t i = 0; i < in->index->count[KEEL_UPDATE]; i++) {
+        const uint32_t site = in->index->sites[KEEL_UPDATE][i];
+        if (!has_parts(in, c, site)) continue;
+        if (c->low[site] > 0 && c->rank_low[site] == rank) return true;
+        if (c->high[site] > 0 && c->rank_high[site] == rank) return true;
+    }
+    return false;
+}
+
+static void judge_updates(state *s, const keel_detector_input *in, const columns *c, keel_findings *findings) {
+    if (in->info->world_size < 2 || !c->low || !c->high || !c->rank_low || !c->rank_high) return;
+    if (in->row->step.flags & KEEL_STEP_SKIPPED) return;
+    part *parts = in->sites;
+    uint32_t stopped = 0, moving = 0;
+    int64_t first = -1, rank = -1;
+    bool one = true;
+    for (uint32_t i = 0; i < in->index->count[KEEL_UPDATE]; i++) {
+        const uint32_t site = in->index->sites[KEEL_UPDATE][i];
+        if (!has_parts(in, c, site)) continue;
+        const bool moved = parts[site].moved;
+        parts[site].moved = c->low[site] > 0;
+        moving += c->high[site] > 0;
+        if (c->low[site] > 0 || !moved) continue;
+        if (stopped++ == 0) {
+            first = site;
+            rank = (int64_t)c->rank_low[site];
+        }
+        one &= (int64_t)c->rank_low[site] == rank;
+    }
+    if (stopped == 0 || moving == 0 || !one || has_moved(in, c, (uint64_t)rank)) return;
+    const uint64_t step = in->row->step.step;
+    char clause[KEEL_CLAUSE_BYTES] = "";
+    keel_text_append(clause, sizeof clause,
+                     "rank %" PRId64 " made no update at step %" PRIu64 ": its parts of %" PRIu32
+                     " tensors stayed as they were, those of other ranks did not",
+                     rank, step, stopped);
+    const keel_finding f = {.series = "update",
+                            .severity = KEEL_WARNING,
+                            .key = UINT32_MAX - s->missed++,
+                            .closed = true,
+                            .at_once = true,
+                            .site = first,
+                            .rank = rank,
+                            .first_step = step,
+                            .peak_step = step,
+                            .last_step = step,
+                            .value = stopped,
+                            .expected = 0,
+                            .score = stopped,
+                            .clause = clause};
+    keel_findings_add(findings, &f);
+}
+
 static void init_site(void *memory) {
     ((part *)memory)->mean = NAN;
 }
@@ -147,7 +212,9 @@ static void update(void *memory, const keel_detector_input *in, keel_findings *f
                        row->u64[KEEL_OP_replica_rank],     row->u64[KEEL_OP_replica_peer],  row->f64[KEEL_OP_norm_low],
                        row->f64[KEEL_OP_norm_high],        row->f64[KEEL_OP_log_norm_mean], row->f64[KEEL_OP_mean]};
     part *parts = in->sites;
-    if (!c.residual || (row->step.flags & KEEL_STEP_DROPPED)) return;
+    if (row->step.flags & KEEL_STEP_DROPPED) return;
+    judge_updates(s, in, &c, findings);
+    if (!c.residual) return;
     keel_odd_sites odd = {.count = 0};
     uint32_t weights = 0, parted = 0;
     bool any = false;
@@ -191,7 +258,7 @@ static void update(void *memory, const keel_detector_input *in, keel_findings *f
 
 const keel_detector keel_detect_replica_divergence = {
     .rule = "replica_divergence",
-    .doc = "copies of one tensor whose bits differ",
+    .doc = "copies of one tensor whose bits differ, or a rank that misses an update",
     .link = KEEL_LINK_EVENT,
     .from_outside = true,
     .reach = 8,

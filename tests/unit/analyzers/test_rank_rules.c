@@ -308,6 +308,34 @@ static void of_a_part_of_a_tensor_the_checksums_tell_the_odd_one(void **unused) 
     }
 }
 
+// Each rank updates a part of the weights and gives it to the others: no copy differs, but rank 2 has changed nothing.
+static void a_rank_that_misses_the_update_of_its_parts_is_told(void **unused) {
+    (void)unused;
+    enum { MISSED, SKIPPED_BY_ALL, ELSEWHERE_MOVED, WAYS };
+    for (int way = 0; way < WAYS; way++) {
+        tensor_run *r = tensor_open(3, plain);
+        tensor_begin(r);
+        for (int i = 1; i <= 30; i++) {
+            tensor_next(r);
+            for (uint32_t s = 0; s < r->info.site_count; s++) {
+                if (r->sites[s].quantity != KEEL_UPDATE) continue;
+                const bool own = r->sites[s].layer > 1; // a part of rank 2
+                tensor_set_ranks(r, (int)s, 0.2, 0.2, i == 30 && own ? 0 : 0.1);
+                if (!own) r->u64[KEEL_OP_rank_low][s] = way == ELSEWHERE_MOVED ? 2 : 1;
+                if (way == SKIPPED_BY_ALL && i == 30) tensor_set_ranks(r, (int)s, 0, 0, 0);
+            }
+            if (way == SKIPPED_BY_ALL && i == 30) r->row.step.flags = KEEL_STEP_SKIPPED;
+            tensor_judge(r);
+        }
+        const keel_incident *k = tensor_incident(r, "replica_divergence", KEEL_WARNING);
+        assert_int_equal(k != NULL, way == MISSED);
+        if (k) assert_int_equal(k->first_step, 30);
+        if (k) assert_int_equal(k->rank, 2);
+        if (k) assert_string_equal(k->cause, "replica out of step");
+        tensor_end(r);
+    }
+}
+
 static void a_replica_out_of_step_has_all_its_weights_different(void **unused) {
     (void)unused;
     tensor_run *r = tensor_open(2, plain);
@@ -572,6 +600,7 @@ int main(void) {
         cmocka_unit_test(of_two_copies_the_sum_of_the_update_tells_the_odd_one),
         cmocka_unit_test(of_two_copies_the_one_that_stood_still_is_out_of_step),
         cmocka_unit_test(of_a_part_of_a_tensor_the_checksums_tell_the_odd_one),
+        cmocka_unit_test(a_rank_that_misses_the_update_of_its_parts_is_told),
         cmocka_unit_test(a_replica_out_of_step_has_all_its_weights_different),
         cmocka_unit_test(a_leak_is_told_with_its_rank),
         cmocka_unit_test(the_rank_that_others_wait_for_is_named),
