@@ -68,6 +68,7 @@ static keel_finding note(uint32_t key, bool active, uint64_t first_step, uint64_
 typedef struct ineffective {
     source source;
     uint32_t active, key;
+    uint32_t settled, reserved; // 1: told by the median
     uint64_t updates, first_step;
     double greatest; // of the present EARLY updates
     keel_window window;
@@ -93,9 +94,10 @@ static void update_ineffective(void *memory, const keel_detector_input *in, keel
     if (early ? s->active || s->updates % EARLY : !renewed) return;
     const double usual = early ? s->greatest : s->window.median;
     const bool is = max_norm >= in->params[P_RATIO] * usual;
-    if (is == (bool)s->active) return;
+    if (is == (bool)s->active && (!is || s->settled)) return;
+    if (is && !s->active) s->key++;
     s->active = is;
-    if (is) s->key++;
+    s->settled = !early;
     char clause[KEEL_CLAUSE_BYTES];
     snprintf(clause, sizeof clause, "clipping at %.4g never acts: the %s is %.4g", max_norm,
              early ? "greatest gradient norm of 64 updates" : "median gradient norm", usual);
