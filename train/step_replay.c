@@ -131,7 +131,7 @@ static keel_status read_batches(replayer *r, keel_replay_reading *reading) {
     const keel_comm *world = &trainer->mesh.world;
     keel_status status =
         keel_agree(world, reading->values ? KEEL_OK : keel_fail(KEEL_ERR_MEMORY, "no memory for a replay"));
-    if (status) return status;
+    if (status || !reading->values) return status;
     keel_buckets_set_local(trainer->buckets, true);
     status = compute_all(r, reading);
     keel_buckets_set_local(trainer->buckets, false);
@@ -184,16 +184,19 @@ keel_status keel_replay_run(keel_trainer *trainer, keel_replay_enough *enough, k
     r.sums = calloc(count, sizeof *r.sums);
     keel_status status =
         keel_agree(&trainer->mesh.world, r.sums ? KEEL_OK : keel_fail(KEEL_ERR_MEMORY, "no memory for a replay"));
-    if (!status)
-        status = keel_collectives_add(trainer->collectives,
-                                      &(keel_collective_plan){.name = "all_reduce.replay",
-                                                              .kind = KEEL_ALL_REDUCE,
-                                                              .when = KEEL_AT_START,
-                                                              .dtype = KEEL_F64,
-                                                              .count = count,
-                                                              .comm = &trainer->mesh.world,
-                                                              .op = MPI_SUM},
-                                      &r.gather);
+    if (status || !r.sums) {
+        free(r.sums);
+        return status;
+    }
+    status = keel_collectives_add(trainer->collectives,
+                                  &(keel_collective_plan){.name = "all_reduce.replay",
+                                                          .kind = KEEL_ALL_REDUCE,
+                                                          .when = KEEL_AT_START,
+                                                          .dtype = KEEL_F64,
+                                                          .count = count,
+                                                          .comm = &trainer->mesh.world,
+                                                          .op = MPI_SUM},
+                                  &r.gather);
     status = keel_agree(&trainer->mesh.world, status);
     if (!status) status = read_batches(&r, &made.at_checkpoint);
     if (!status && !enough(&made.at_checkpoint)) status = make_steps(&r, &made);

@@ -194,11 +194,12 @@ static keel_status check_groups(keel_trainer *trainer) {
     double *found = calloc(config->group_count, sizeof *found);
     keel_status status = keel_agree(&trainer->mesh.world,
                                     found ? KEEL_OK : keel_fail(KEEL_ERR_MEMORY, "no memory for parameter groups"));
-    for (size_t k = 0; !status && k < config->group_count; k++)
-        found[k] = keel_optimizer_uses_group(trainer->optimizer, k);
-    if (!status) status = share_found(trainer, "all_reduce.groups", found, config->group_count);
+    if (status || !found) goto done;
+    for (size_t k = 0; k < config->group_count; k++) found[k] = keel_optimizer_uses_group(trainer->optimizer, k);
+    status = share_found(trainer, "all_reduce.groups", found, config->group_count);
     for (size_t k = 0; !status && k < config->group_count; k++)
         if (!(found[k] > 0)) status = keel_group_fail_unused(&config->groups[k]);
+done:
     free(found);
     return status;
 }
@@ -211,13 +212,15 @@ static keel_status check_faults(keel_trainer *trainer) {
     bool *elsewhere = calloc(config->fault_count, sizeof *elsewhere);
     keel_status status = found && elsewhere ? KEEL_OK : keel_fail(KEEL_ERR_MEMORY, "no memory for faults");
     status = keel_agree(world, status);
-    for (size_t i = 0; !status && i < config->fault_count; i++)
+    if (status || !found || !elsewhere) goto done;
+    for (size_t i = 0; i < config->fault_count; i++)
         found[i] = keel_taps_find(trainer->taps, &config->faults[i]) && keel_faults_find(&trainer->faults, i);
-    if (!status && trainer->mesh.pp > 1) status = share_found(trainer, "all_reduce.faults", found, config->fault_count);
+    if (trainer->mesh.pp > 1) status = share_found(trainer, "all_reduce.faults", found, config->fault_count);
     for (size_t i = 0; !status && trainer->mesh.pp > 1 && i < config->fault_count; i++)
         elsewhere[i] = config->faults[i].rank < 0 ? found[i] > 0 : config->faults[i].rank != world->rank;
     if (!status) status = keel_faults_check(&trainer->faults, elsewhere);
     if (!status) status = keel_taps_check(trainer->taps, elsewhere);
+done:
     free(found);
     free(elsewhere);
     return status;
