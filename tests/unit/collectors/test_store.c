@@ -374,10 +374,11 @@ static void test_directories_are_made_or_refused(void **state) {
     char path[160];
     snprintf(path, sizeof path, "%s/a/b/", r.directory);
     assert_ok(keel_store_sink_open(path, &(keel_store_options){0}, &sink));
-    sink.close(sink.context);
-    assert_int_equal(rmdir(path), 0);
+    assert_int_equal(access(path, F_OK), 0);
+    sink.close(sink.context); // of a run that never began nothing is left
     snprintf(path, sizeof path, "%s/a", r.directory);
-    assert_int_equal(rmdir(path), 0);
+    assert_int_equal(access(path, F_OK), -1);
+    assert_int_equal(access(r.directory, F_OK), 0);
 
     assert_int_equal(keel_store_sink_open("", &(keel_store_options){0}, &sink), KEEL_ERR_USAGE);
     snprintf(path, sizeof path, "%s/file", r.directory);
