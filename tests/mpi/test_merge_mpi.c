@@ -299,7 +299,7 @@ static keel_status agree_with(oddity last, keel_whole_table *whole) {
     CHECK(keel_probe_open((uint32_t)check_rank, &probe) == KEEL_OK);
     const uint32_t sites = mine == ONE_MORE ? AGREE_SITES + 1 : mine == ONE_LESS ? AGREE_SITES - 1 : AGREE_SITES;
     for (uint32_t s = 0; s < sites; s++) {
-        keel_site_info info = {.ndim = 2, .shape = {4, 8}, .numel = 32, .phase = KEEL_PHASE_OPTIMIZER};
+        keel_site_info info = {.ndim = 2, .shape = {4, 8}, .phase = KEEL_PHASE_OPTIMIZER};
         info.layout = KEEL_LAYOUT_REPLICA; // its index may differ
         info.replica_index = (uint32_t)check_rank;
         info.replica_count = (uint32_t)check_size;
