@@ -350,13 +350,17 @@ static void judge_again(const keel_replay *replay, const keel_recorded *recorded
     }
 }
 
+static bool judge_reading(const keel_replay *replay, const keel_recorded *recorded, const keel_replay_reading *reading,
+                          keel_replay_verdict *verdict) {
+    return judge_suspect(reading, verdict) || judge_unusual(replay, recorded, reading, verdict) ||
+           judge_batch(reading, verdict);
+}
+
 void keel_replay_judge(const keel_replay *replay, const keel_recorded *recorded, keel_replay_verdict *verdict) {
     *verdict = (keel_replay_verdict){.cause = KEEL_REPLAY_UNKNOWN, .rank = -1, .shard = -1};
     const keel_replay_reading *first = &replay->at_checkpoint, *last = &replay->at_step;
-    for (const keel_replay_reading *reading = first; reading; reading = reading == first && last->values ? last : NULL)
-        if (judge_suspect(reading, verdict) || judge_unusual(replay, recorded, reading, verdict) ||
-            judge_batch(reading, verdict))
-            return;
+    if (judge_reading(replay, recorded, first, verdict)) return;
+    if (last->values && judge_reading(replay, recorded, last, verdict)) return;
     usual u;
     usual_neighbours(last->values ? last : first, &u);
     if (u.sick) {

@@ -378,14 +378,14 @@ static void a_bad_site_keeps_its_name_in_other_tables(void **unused) {
         quiet(s, 20, 3, 1);
         if (kept == 2) s->run.sites[0] = s->run.sites[MAX_SITES - 1];
         s->run.info.site_count = 1;
-        s->run.info.sites = memcpy(malloc(sizeof *s->run.sites), s->run.sites, sizeof *s->run.sites);
+        const keel_site_info left = s->run.sites[0]; // apart from the others, so that one read beyond it is seen
+        s->run.info.sites = &left;
         assert_int_equal(keel_analysis_start(s->analysis, &s->run.info), KEEL_OK);
         step_with(s, NAN, NAN);
         const keel_incident *k = only(s, KEEL_WARNING);
         assert_string_equal(k->site, "layers.15:activation");
         assert_non_null(strstr(k->message, "NaN first seen in layers.15 (activation) on rank 1 at step 101"));
         assert_non_null(strstr(k->message, "up to step 122"));
-        free((void *)(uintptr_t)s->run.info.sites);
         end(s);
     }
 }
