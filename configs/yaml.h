@@ -40,7 +40,7 @@ KEEL_API keel_status keel_yaml_set(keel_yaml *doc, const char *assignment);
 KEEL_API keel_status keel_yaml_overlay(keel_yaml *doc, const keel_yaml_node *overlay);
 
 // The same for one KEY at the top, whose value in FROM takes the place of whatever is there: null where FROM lacks it.
-keel_status keel_yaml_take(keel_yaml *doc, const keel_yaml *from, const char *key);
+KEEL_API keel_status keel_yaml_take(keel_yaml *doc, const keel_yaml *from, const char *key);
 
 // The document as YAML text, malloc'ed, with overrides applied: what the store keeps as /config_yaml.
 KEEL_API keel_status keel_yaml_dump(const keel_yaml *doc, char **text, size_t *size);
