@@ -197,6 +197,12 @@ static inline uint64_t vi_sum64(vint a) {
     return lanes[0] + lanes[1] + lanes[2] + lanes[3];
 }
 
+static inline vint vi_sub16(vint a, vint b) {
+    return _mm256_sub_epi16(a, b);
+}
+static inline bool vi_any_below16(vint a, vint limit) {
+    return _mm256_movemask_epi8(_mm256_cmpeq_epi16(_mm256_max_epu16(a, limit), a)) != -1;
+}
 static inline bool vi_any_equal16(vint a, vint b) {
     return _mm256_movemask_epi8(_mm256_cmpeq_epi16(a, b)) != 0;
 }

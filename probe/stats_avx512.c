@@ -180,6 +180,12 @@ static inline uint64_t vi_sum64(vint a) {
     return sum;
 }
 
+static inline vint vi_sub16(vint a, vint b) {
+    return _mm512_sub_epi16(a, b);
+}
+static inline bool vi_any_below16(vint a, vint limit) {
+    return _mm512_cmplt_epu16_mask(a, limit) != 0;
+}
 static inline bool vi_any_equal16(vint a, vint b) {
     return _mm512_cmpeq_epi16_mask(a, b) != 0;
 }

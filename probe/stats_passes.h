@@ -141,11 +141,12 @@ ALWAYS_INLINE void tally_vector(narrow_state *t, sum_kind kind, const keel_limit
     const vint magnitude = vi_and(vf_bits(x.value), vi_set32(INT32_MAX));
     if (kind.dtype == KEEL_F16 && !stored)
         t->below_normal = vi_count_below32(t->below_normal, magnitude, vi_set32((uint32_t)limits->normal));
-    if (kind.half)
+    if (kind.half && !stored)
         t->below_normal16 = vi_count_below32(t->below_normal16, magnitude, vi_set32((uint32_t)limits->normal16));
     if (kind.tally == TALLY_SUBNORMAL) return;
-    if (kind.half) t->below_flush = vi_count_below32(t->below_flush, magnitude, vi_set32((uint32_t)limits->flush_end));
-    t->near_zeros = vi_count_below32(t->near_zeros, magnitude, vi_set32((uint32_t)limits->near_zero));
+    if (kind.half && !stored)
+        t->below_flush = vi_count_below32(t->below_flush, magnitude, vi_set32((uint32_t)limits->flush_end));
+    if (!stored) t->near_zeros = vi_count_below32(t->near_zeros, magnitude, vi_set32((uint32_t)limits->near_zero));
     if (kind.tally == TALLY_SMALL) return;
     t->zeros = vi_count_below32(t->zeros, magnitude, vi_set32(1));
     t->least_less_one = vi_min32(t->least_less_one, vi_sub32(magnitude, vi_set32(1))); // zeros wrap to the greatest
@@ -161,26 +162,48 @@ ALWAYS_INLINE void absorb(narrow_state *t, sum_kind kind, const keel_limits *lim
 
 // Extremes of 16-bit elements, as they are stored. As signed integers the non-negative values are in their order, and
 // above all others; as unsigned ones the negative values are, by magnitude.
-typedef struct stored_extremes {
+typedef struct stored_state {
     vint most_signed, most_unsigned, least;
-    vint below_normal; // counts of 16 bits: enough for a block
-} stored_extremes;
+    vint near_zeros, below_normal, below_flush, below_normal16; // counts of 16 bits: enough for a block
+} stored_state;
+
+// The limits in the bits of elements as they are stored, in both halves of 32 bits.
+typedef struct stored_limits {
+    uint32_t near_zero, flush_end, normal16;
+} stored_limits;
+
+// The least magnitude as stored that is not below LIMIT.
+static uint32_t stored_limit(keel_dtype dtype, uint64_t limit) {
+    uint32_t bits = (uint32_t)((limit + 0xffff) >> 16);
+    if (dtype == KEEL_F16) {
+        bits = keel_f16_from_f32(keel_float_of((uint32_t)limit));
+        if (keel_bits_f32(keel_f16_to_f32((uint16_t)bits)) < limit) bits++;
+    }
+    return bits * 0x10001u;
+}
 
 typedef struct element_pair {
     elements of[2];
 } element_pair;
 
 // 2 LANES elements of 16 bits, in whatever order.
-ALWAYS_INLINE element_pair load_pair(keel_dtype dtype, tally wanted, const unsigned char *at, stored_extremes *e) {
+ALWAYS_INLINE element_pair load_pair(sum_kind kind, const stored_limits *limits, const unsigned char *at,
+                                     stored_state *e) {
     const vint bits = vi_load(at);
     e->most_signed = vi_max_signed16(e->most_signed, bits);
     e->most_unsigned = vi_max16(e->most_unsigned, bits);
     const vint magnitude = vi_and(bits, vi_set32(0x7fff7fff));
     e->least = vi_min16(e->least, magnitude);
-    if (dtype == KEEL_F16 && wanted != TALLY_NONE)
+    if (kind.dtype == KEEL_F16 && kind.tally != TALLY_NONE)
         e->below_normal = vi_count_below16(e->below_normal, magnitude, vi_set32(0x04000400));
+    if (kind.half && kind.tally != TALLY_NONE)
+        e->below_normal16 = vi_count_below16(e->below_normal16, magnitude, vi_set32(limits->normal16));
+    if (kind.half && kind.tally >= TALLY_SMALL)
+        e->below_flush = vi_count_below16(e->below_flush, magnitude, vi_set32(limits->flush_end));
+    if (kind.tally >= TALLY_SMALL)
+        e->near_zeros = vi_count_below16(e->near_zeros, magnitude, vi_set32(limits->near_zero));
     const vint low = vi_and(bits, vi_set32(0xffff)), high = vi_high_to_low16(bits);
-    if (dtype == KEEL_BF16)
+    if (kind.dtype == KEEL_BF16)
         return (element_pair){
             {{float_of_bits(vi_low_to_high16(bits)), low}, {float_of_bits(vi_and(bits, vi_set32(0xffff0000))), high}}};
     return (element_pair){{{load_f16(at), low}, {load_f16(at + sizeof(vint) / 2), high}}};
@@ -194,7 +217,7 @@ static inline float float_of_stored(keel_dtype dtype, uint16_t bits) {
     return dtype == KEEL_F16 ? keel_f16_to_f32(bits) : keel_bf16_to_f32(bits);
 }
 
-static void merge_stored(keel_dtype dtype, const stored_extremes *e, block_sums *out) {
+static void merge_stored(keel_dtype dtype, const stored_state *e, block_sums *out) {
     enum { COUNT = sizeof(vint) / sizeof(uint16_t), SIGN = 0x8000 };
     uint16_t most_signed[COUNT], most_unsigned[COUNT], least[COUNT];
     vi_store(most_signed, e->most_signed);
@@ -240,13 +263,20 @@ ALWAYS_INLINE void sum_narrow(sum_kind kind, const keel_limits *limits, const un
     size_t i = 0;
     vfloat sum = zero, sum_sq = zero;
     const bool stored = kind.dtype != KEEL_F32;
-    stored_extremes extremes = {vi_set32(0x80008000), vi_set64(0), vi_set64(UINT64_MAX), vi_set64(0)};
+    stored_state extremes = {.most_signed = vi_set32(0x80008000), .least = vi_set64(UINT64_MAX)};
+    extremes.most_unsigned = extremes.near_zeros = extremes.below_normal = vi_set64(0);
+    extremes.below_flush = extremes.below_normal16 = vi_set64(0);
+    stored_limits stored_at = {0};
+    if (stored && kind.tally != TALLY_NONE && kind.half)
+        stored_at = (stored_limits){.flush_end = stored_limit(kind.dtype, limits->flush_end),
+                                    .normal16 = stored_limit(kind.dtype, limits->normal16)};
+    if (stored && kind.tally >= TALLY_SMALL) stored_at.near_zero = stored_limit(kind.dtype, limits->near_zero);
     for (size_t groups = 0; i + GROUP <= vectors; i += GROUP, groups++) {
         vfloat v[GROUP];
         for (size_t k = 0; stored && k < GROUP; k += 2) {
             const unsigned char *at = data + (i + k) * bytes;
             prefetch(at);
-            const element_pair x = load_pair(kind.dtype, kind.tally, at, &extremes);
+            const element_pair x = load_pair(kind, &stored_at, at, &extremes);
             tally_vector(&t, kind, limits, x.of[0], true);
             tally_vector(&t, kind, limits, x.of[1], true);
             v[k] = x.of[0].value;
@@ -285,10 +315,10 @@ ALWAYS_INLINE void sum_narrow(sum_kind kind, const keel_limits *limits, const un
     if (kind.tally == TALLY_NONE) return;
     out->counts = (small_counts){
         .zeros = vi_sum32(t.zeros),
-        .near_zeros = vi_sum32(t.near_zeros),
-        .below_normal = vi_sum32(t.below_normal) + (kind.dtype == KEEL_F16 ? sum_of16(extremes.below_normal) : 0),
-        .below_flush = vi_sum32(t.below_flush),
-        .below_normal16 = vi_sum32(t.below_normal16),
+        .near_zeros = vi_sum32(t.near_zeros) + (stored ? sum_of16(extremes.near_zeros) : 0),
+        .below_normal = vi_sum32(t.below_normal) + (stored ? sum_of16(extremes.below_normal) : 0),
+        .below_flush = vi_sum32(t.below_flush) + (stored ? sum_of16(extremes.below_flush) : 0),
+        .below_normal16 = vi_sum32(t.below_normal16) + (stored ? sum_of16(extremes.below_normal16) : 0),
         .least = keel_least_nonzero(vi_min_of32(t.least_less_one), UINT32_MAX),
     };
     if (kind.tally == TALLY_ALL) out->least = out->counts.zeros > 0 ? 0 : out->counts.least;
@@ -532,6 +562,22 @@ ALWAYS_INLINE void count_inexact_dtype(keel_stats *part, bool some, keel_dtype d
         count_inexact_as(part, some, false, true, floats, n);
     else
         count_inexact_as(part, some, false, false, floats, n);
+}
+
+// Half holds every bfloat16 that is not beyond its range, but for those below 2^-17 that are not 0.
+static void count_inexact_bfloats(keel_stats *part, const unsigned char *data, size_t n) {
+    const vint one = vi_set32(0x00010001), end = vi_set32(0x36ff36ff);
+    vint fp16 = vi_set64(0);
+    for (size_t i = 0; i < n; i += 2 * LANES) {
+        // Zeros wrap to the greatest.
+        const bool pair = i + 2 * LANES <= n;
+        if (pair && !vi_any_below16(vi_sub16(vi_and(vi_load(data + 2 * i), vi_set32(0x7fff7fff)), one), end)) continue;
+        for (size_t k = i; k < i + 2 * LANES && k < n; k += LANES) {
+            const vfloat x = load_elements(KEEL_BF16, data + 2 * k).value;
+            fp16 = vi_count_shared32(fp16, vi_xor(vf_bits(x), vf_bits(vf_through_half(x))), vi_set32(UINT32_MAX));
+        }
+    }
+    part->not_fp16 += vi_sum32(fp16);
 }
 
 // SOME of the values may not be finite.

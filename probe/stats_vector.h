@@ -125,7 +125,9 @@ static void observe_base(keel_stats_stream *stream, const void *data, size_t n) 
     const bool apart = needed > counted;
     const bool overflow = half && bits_of(wide, greater(-s.min, s.max)) >= limits->overflow16;
     const bool subnormals_apart = needed >= TALLY_SMALL && dtype != KEEL_F16;
-    if ((apart || subnormals_apart || overflow || precision) && !floats) floats = as_floats(dtype, data, n, widened);
+    const bool bfloats = dtype == KEEL_BF16 && s.count == (double)n && greater(-s.min, s.max) <= 65504;
+    if ((apart || subnormals_apart || overflow || (precision && !bfloats)) && !floats)
+        floats = as_floats(dtype, data, n, widened);
     if (apart) count_small(&s.counts, wide, half, limits, floats, n);
     uint64_t least = s.least;
     if (needed != TALLY_NONE) {
@@ -143,6 +145,8 @@ static void observe_base(keel_stats_stream *stream, const void *data, size_t n) 
     if (overflow) part->fp16_overflow += count_range(wide, limits->overflow16, limits->infinity, floats, n);
     if (precision && wide)
         keel_scalar_precision(part, dtype, data, n);
+    else if (precision && bfloats)
+        count_inexact_bfloats(part, data, n);
     else if (precision)
         count_inexact(part, s.count < (double)n, dtype, floats, n);
 }
