@@ -80,7 +80,7 @@ typedef struct keel_detector {
     void (*start)(void *state, const keel_run_info *info);
     // One row: score before anything joins a history. Must not fail, allocate or block.
     void (*update)(void *state, const keel_detector_input *input, keel_findings *findings);
-    // Live only: about once a second while a step goes on for SECONDS already; WAITED_FOR: NULL where that is not
+    // Live only: some times a second while a step goes on for SECONDS already; WAITED_FOR: NULL where that is not
     // known. INPUT has no row. NULL: not interested.
     void (*watch)(void *state, const keel_detector_input *input, double seconds, const keel_host_event *waited_for,
                   keel_findings *findings);

@@ -42,10 +42,13 @@ void keel_semaphore_wait(sem_t *semaphore) {
     }
 }
 
-bool keel_semaphore_wait_second(sem_t *semaphore) {
+bool keel_semaphore_wait_quarter(sem_t *semaphore) {
+    enum { SECOND = 1000000000 };
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec++;
+    until.tv_nsec += SECOND / 4;
+    until.tv_sec += until.tv_nsec / SECOND;
+    until.tv_nsec %= SECOND;
     int result;
     while ((result = sem_clockwait(semaphore, CLOCK_MONOTONIC, &until)) != 0 && errno == EINTR) {
     }

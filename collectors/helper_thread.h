@@ -14,8 +14,8 @@ keel_status keel_thread_start(pthread_t *thread, const char *name, void *(*run)(
 
 // sem_wait, whatever interrupts it.
 void keel_semaphore_wait(sem_t *semaphore);
-// The same for at most a second; false if nobody has posted until then.
-bool keel_semaphore_wait_second(sem_t *semaphore);
+// The same for at most a quarter of a second; false if nobody has posted until then.
+bool keel_semaphore_wait_quarter(sem_t *semaphore);
 
 void keel_nap(long nanoseconds);
 

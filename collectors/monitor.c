@@ -148,9 +148,10 @@ static void describe(keel_monitor *monitor, const keel_rank_table *table) {
 static void watch(keel_monitor *monitor) {
     const double began = atomic_load(&monitor->step_began);
     keel_host_event event;
-    if (!monitor->has_judge || (monitor->watch && keel_rank_watch_broken(monitor->watch))) return;
-    if (monitor->judge.event && monitor->watch && keel_rank_watch_silence(monitor->watch, &event))
+    if (!monitor->has_judge) return;
+    if (monitor->judge.event && monitor->watch && keel_rank_watch_told(monitor->watch, &event))
         monitor->judge.event(monitor->judge.sink.context, &event);
+    if (monitor->watch && keel_rank_watch_broken(monitor->watch)) return;
     if (began <= 0 || !monitor->judge.watch) return;
     const bool known = monitor->watch && keel_rank_watch_waited_for(monitor->watch, &event);
     monitor->judge.watch(monitor->judge.sink.context, keel_seconds_now() - began, known ? &event : NULL);

@@ -43,7 +43,7 @@ typedef struct keel_judge {
     keel_status (*save)(void *context, void **bytes, size_t *size); // training thread, after a drain
     keel_status (*load)(void *context, uint64_t step, const void *bytes,
                         size_t size); // training thread, before the first step
-    // Recorder thread, once a second while a step of this process goes on for SECONDS already and no row comes;
+    // Recorder thread, some times a second while a step of this process goes on for SECONDS already and no row comes;
     // WAITED_FOR: by what the ranks of this host know, NULL where they do not. NULL: not interested.
     void (*watch)(void *context, double seconds, const keel_host_event *waited_for);
     // Recorder thread: what this rank has told of another. NULL: not interested.

@@ -9,10 +9,11 @@
 typedef struct keel_recorder keel_recorder;
 
 typedef struct keel_recorder_options {
-    keel_frame_pool *pool;       // borrowed, like the others
-    const keel_run_info *info;   // NULL: only clear
-    keel_sink_list *sinks;       // started; closed by the recorder's thread when that ends
-    void (*idle)(void *context); // called on the recorder's thread for each second in which nothing comes; NULL: nobody
+    keel_frame_pool *pool;     // borrowed, like the others
+    const keel_run_info *info; // NULL: only clear
+    keel_sink_list *sinks;     // started; closed by the recorder's thread when that ends
+    void (*idle)(
+        void *context); // called on the recorder's thread, four times a second while nothing comes; NULL: nobody
     void *idle_context;
 } keel_recorder_options;
 

@@ -1,10 +1,10 @@
 // A step that does not end.
 //
 // Longer than ten times the median step and than min_seconds. Live it is told while the step goes on (the monitor looks
-// once a second), so that somebody hears of a run that stands; afterwards by the duration of the step, if it did end.
-// The rank that the others wait for is named by the ranks of its host, which watch one another, and who write it down
-// themselves: so it is known of a run that did not outlive it.
-// The first step is left out, and what lies between two steps (a checkpoint, an evaluation) is none.
+// some times a second), so that somebody hears of a run that stands; afterwards by the duration of the step, if it did
+// end. The rank that the others wait for is named by the ranks of its host, which watch one another, and who write it
+// down themselves: so it is known of a run that did not outlive it. The first step is left out, and what lies between
+// two steps (a checkpoint, an evaluation) is none.
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>

@@ -16,7 +16,8 @@
 enum { STEPS = 64, NOBODY = -1 };
 #define LEAST_INTERVAL 0.05 // seconds between two looks
 #define MOST_INTERVAL  1.0
-#define JUDGE_SECONDS  3.0 // in which a judge, which asks once a second, has told of a hang
+#define JUDGE_SECONDS  3.0 // in which a judge, which asks some times a second, has told of a hang
+#define ASKED_SECONDS  1.0 // in which it has asked for a death
 #define STOP_SECONDS   0.5 // after which a death is no cause of the stop
 #define LOOKS_MISSED   4   // after which another rank's watch counts as standing
 
@@ -52,8 +53,8 @@ struct keel_rank_watch {
     pthread_mutex_t mutex;
     keel_host_event waited_for; // under the mutex, as is the next
     bool waited_for_known;
-    keel_host_event silence; // the last that was told; under the mutex too
-    bool silence_new;        // and nobody has asked for it yet
+    keel_host_event told; // the last that the judge is to hear of; under the mutex too
+    bool told_new;        // and it has not asked for it yet
 };
 
 // ---- signs ----
@@ -226,17 +227,27 @@ static bool stopping(keel_rank_watch *watch) {
     return asked > 0 && keel_seconds_now() - asked > STOP_SECONDS;
 }
 
+static void alert(keel_rank_watch *watch, const keel_host_event *event) {
+    if (watch->options.alert && !stopping(watch)) watch->options.alert(watch->options.context, event);
+}
+
 static void tell(keel_rank_watch *watch, const keel_host_event *event) {
     if (keel_host_event_write(watch->options.directory, event)) keel_log(KEEL_LOG_ERROR, "%s", keel_error());
-    if (event->kind == KEEL_HOST_SILENT && watch->options.judges &&
-        phase_of(watch, watch->board.own) != KEEL_BEAT_STARTING) {
+    const bool news = event->kind == KEEL_HOST_SILENT || !stopping(watch);
+    if (watch->options.judges && news && phase_of(watch, watch->board.own) != KEEL_BEAT_STARTING) {
         pthread_mutex_lock(&watch->mutex);
-        watch->silence = *event;
-        watch->silence_new = true;
+        watch->told = *event;
+        watch->told_new = true;
         pthread_mutex_unlock(&watch->mutex);
-    } else if (watch->options.alert && !stopping(watch)) {
-        watch->options.alert(watch->options.context, event);
+    } else {
+        alert(watch, event);
     }
+}
+
+// A judge that still has not asked for a death may itself hang, on a disk or so, and the job ends soon.
+static void alert_for_judge(keel_rank_watch *watch) {
+    keel_host_event event;
+    if (watch->dead_for >= ASKED_SECONDS && keel_rank_watch_told(watch, &event)) alert(watch, &event);
 }
 
 static void end_job(keel_rank_watch *watch, const char *why) {
@@ -252,6 +263,7 @@ static void end_job(keel_rank_watch *watch, const char *why) {
 static void look_for_deaths(keel_rank_watch *watch, double passed) {
     if (watch->dead_for >= 0) {
         watch->dead_for += passed;
+        alert_for_judge(watch);
         const double patience = leads(watch) ? KEEL_WATCH_GRACE_SECONDS : 2 * KEEL_WATCH_GRACE_SECONDS;
         if (watch->dead_for >= patience) end_job(watch, watch->dead_how);
         return;
@@ -352,11 +364,11 @@ bool keel_rank_watch_broken(const keel_rank_watch *watch) {
     return atomic_load(&watch->board.table->death_told) != 0;
 }
 
-bool keel_rank_watch_silence(keel_rank_watch *watch, keel_host_event *event) {
+bool keel_rank_watch_told(keel_rank_watch *watch, keel_host_event *event) {
     pthread_mutex_lock(&watch->mutex);
-    const bool fresh = watch->silence_new;
-    *event = watch->silence;
-    watch->silence_new = false;
+    const bool fresh = watch->told_new;
+    *event = watch->told;
+    watch->told_new = false;
     pthread_mutex_unlock(&watch->mutex);
     return fresh;
 }

@@ -31,9 +31,10 @@ typedef struct keel_rank_watch_options {
     const char *directory;           // of the run; borrowed, like the context
     double hang_times, hang_seconds; // of rule `hang`; hang_seconds 0: silence is not looked for
     double end_seconds;              // 0: never
-    bool judges;                     // silence is told by who asks keel_rank_watch_silence, once there is a first step
+    bool judges; // events are told by who asks keel_rank_watch_told some times a second, once there is a first step
     void *context;
-    // An event is on the disk: the other ranks may end with this one within a second or two. On the watch's thread.
+    // An event is on the disk, and no judge tells of it: the other ranks may end with this one within a second or two.
+    // On the watch's thread.
     void (*alert)(void *context, const keel_host_event *event);
     void (*end_job)(void *context); // ends this process and, where it can, all others; NULL: the job is never ended
 } keel_rank_watch_options;
@@ -53,8 +54,8 @@ bool *keel_rank_watch_observed(keel_rank_watch *watch);
 void keel_rank_watch_stopping(keel_rank_watch *watch);
 // A rank is gone, and was told of: what the others wait for from now on is no hang. From any thread.
 bool keel_rank_watch_broken(const keel_rank_watch *watch);
-// The silence that this process has told of last, once. From one thread.
-bool keel_rank_watch_silence(keel_rank_watch *watch, keel_host_event *event);
+// The event that this process has written down last and is to judge, once. From any thread.
+bool keel_rank_watch_told(keel_rank_watch *watch, keel_host_event *event);
 // Whom the others wait for, where a step goes on for long: false where that is not known. From any thread.
 bool keel_rank_watch_waited_for(keel_rank_watch *watch, keel_host_event *event);
 
