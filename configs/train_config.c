@@ -312,6 +312,7 @@ static keel_status read_groups(const keel_yaml_node *groups, keel_optimizer_conf
 
 static keel_status read_offload(const keel_yaml_node *node, keel_offload_config *offload) {
     const keel_status status = keel_yaml_read(node, offload_fields, COUNT(offload_fields), offload);
+    offload->node = node;
     if (status || keel_yaml_kind_of(node) == KEEL_YAML_NULL) return status;
     if (!offload->folder) return keel_yaml_fail_key(node, "folder", "missing: where states beyond memory_limit lie");
     if (!offload->memory_limit) return keel_yaml_fail_key(node, "memory_limit", "missing: bytes of states in memory");
@@ -370,6 +371,7 @@ static keel_status read_values(const keel_yaml_node *root, keel_train_config *co
     if (!status) status = keel_yaml_read(SECTION(lr_schedule), lr_fields, COUNT(lr_fields), &config->lr);
     if (!status)
         status = keel_yaml_read(SECTION(parallel_config), parallel_fields, COUNT(parallel_fields), &config->parallel);
+    config->parallel.node = SECTION(parallel_config);
     if (!status) status = read_dataset(SECTION(train_dataset), &config->dataset);
     if (!status) status = read_callback(SECTION(callback), config);
     if (!status) status = keel_fault_configs_read(SECTION(faults), &config->faults, &config->fault_count);

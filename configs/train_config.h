@@ -102,6 +102,7 @@ typedef struct keel_param_group_config { // optimizer.groups[]: the first whose 
 typedef struct keel_offload_config { // optimizer.offload: Adam's states beyond a limit lie in a mapped file
     char *folder;                    // on a disk with room for them; NULL: they are all in memory
     int64_t memory_limit;            // bytes of states in each rank's memory
+    const keel_yaml_node *node;      // the section, for error messages; NULL: none
 } keel_offload_config;
 
 typedef struct keel_optimizer_config { // optimizer
@@ -134,8 +135,9 @@ typedef struct keel_parallel_config { // parallel_config
     bool use_seq_parallel;            // between the products rows are shared out over the tensor ranks
     int64_t bucket_bytes;             // gradient bucket; 4 MiB
     bool enable_parallel_optimizer;   // optimizer states and update shared out over the data-parallel ranks; false
-    int grad_reduce_dtype; // keel_precision of the gradients' sums over ranks; float32. With one rank there is
-                           // no sum, and it changes nothing
+    int grad_reduce_dtype;      // keel_precision of the gradients' sums over ranks; float32. With one rank there is
+                                // no sum, and it changes nothing
+    const keel_yaml_node *node; // the section, for error messages; NULL: none
 } keel_parallel_config;
 
 typedef struct keel_dataset_config { // train_dataset

@@ -234,7 +234,7 @@ static keel_status fail_with_path(const keel_yaml_node *node, const char *key, c
         char message[MESSAGE_BYTES];
         vsnprintf(message, sizeof message, format, args);
         make_printable(message);
-        return keel_fail(KEEL_ERR_CONFIG, "built-in defaults: %s", message);
+        return keel_fail(KEEL_ERR_CONFIG, "built-in defaults: %s%s%s", key ? key : "", key ? ": " : "", message);
     }
     char path[PATH_BYTES] = "";
     size_t used = write_path(node, path, 0);
@@ -253,7 +253,8 @@ keel_status keel_yaml_fail(const keel_yaml_node *node, const char *format, ...) 
 keel_status keel_yaml_fail_key(const keel_yaml_node *node, const char *key, const char *format, ...) {
     va_list args;
     va_start(args, format);
-    keel_status status = fail_with_path(node, key, format, args);
+    const keel_yaml_node *value = keel_yaml_get(node, key);
+    keel_status status = fail_with_path(value ? value : node, value ? NULL : key, format, args);
     va_end(args);
     return status;
 }

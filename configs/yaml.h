@@ -56,7 +56,7 @@ KEEL_API const char *keel_yaml_text(const keel_yaml_node *node); // of a scalar,
 
 // Fails with KEEL_ERR_CONFIG: "file:line:column: dotted.key: MESSAGE". NODE NULL: "built-in defaults: MESSAGE".
 KEEL_API keel_status keel_yaml_fail(const keel_yaml_node *node, const char *format, ...) KEEL_PRINTF(2, 3);
-// The same for KEY (may be dotted), which NODE lacks: "file:line:column: dotted.KEY: MESSAGE".
+// The same for KEY of NODE: "file:line:column: dotted.KEY: MESSAGE", at NODE where that lacks it (KEY may be dotted).
 KEEL_API keel_status keel_yaml_fail_key(const keel_yaml_node *node, const char *key, const char *format, ...)
     KEEL_PRINTF(3, 4);
 

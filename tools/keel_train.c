@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <getopt.h>
 #include <mpi.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,6 +66,27 @@ static keel_status agree(keel_status status) {
     return (keel_status)all;
 }
 
+// What is wrong with the command line is the same on all ranks, and known before MPI knows them.
+static bool first_of_job(void) {
+    const char *const numbers[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK"}; // of Open MPI's launcher, of others
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        const char *number = getenv(numbers[i]);
+        if (number) return strcmp(number, "0") == 0;
+    }
+    return true;
+}
+
+static void complain(const char *format, ...) KEEL_PRINTF(1, 2);
+static void complain(const char *format, ...) {
+    if (!first_of_job()) return;
+    va_list args;
+    va_start(args, format);
+    fputs("keel-train: ", stderr);
+    vfprintf(stderr, format, args);
+    fputs("; try keel-train --help\n", stderr);
+    va_end(args);
+}
+
 static int exit_code(keel_status status) {
     return status == KEEL_OK ? 0 : status == KEEL_ERR_DIVERGED ? 1 : 2;
 }
@@ -116,8 +138,7 @@ static int parse_arguments(int argc, char **argv, arguments *args) {
             break;
         case REPLAY:
             if (!parse_step(optarg, &args->replay_step)) {
-                fprintf(stderr, "keel-train: --replay-batch wants a step, from 1, not %s; try keel-train --help\n",
-                        optarg);
+                complain("--replay-batch wants a step, from 1, not %s", optarg);
                 return 3;
             }
             break;
@@ -125,28 +146,23 @@ static int parse_arguments(int argc, char **argv, arguments *args) {
             args->print_structure = true;
             break;
         case VERSION:
-            printf("keel-train %s\n", KEEL_VERSION);
+            if (first_of_job()) printf("keel-train %s\n", KEEL_VERSION);
             return 1;
         case HELP:
-            fputs(usage, stdout);
+            if (first_of_job()) fputs(usage, stdout);
             return 1;
         default:
-            fprintf(stderr,
-                    option == ':' ? "keel-train: %s: its value is missing; try keel-train --help\n"
-                                  : "keel-train: %s: unknown option; try keel-train --help\n",
-                    argv[optind - 1]);
+            complain(option == ':' ? "%s: its value is missing" : "%s: unknown option", argv[optind - 1]);
             return 3;
         }
     }
     if (optind != argc - 1) {
-        fprintf(stderr, "keel-train: %s; try keel-train --help\n",
-                optind == argc ? "no CONFIG.yaml" : "one CONFIG.yaml only");
+        complain("%s", optind == argc ? "no CONFIG.yaml" : "one CONFIG.yaml only");
         return 3;
     }
     args->config_path = argv[optind];
     if (args->replay_step && (args->resume || args->print_structure)) {
-        fprintf(stderr, "keel-train: --replay-batch trains nothing and does not go with --resume or --print-structure; "
-                        "try keel-train --help\n");
+        complain("--replay-batch trains nothing and does not go with --resume or --print-structure");
         return 3;
     }
 
@@ -249,7 +265,12 @@ static char *record_of(const keel_train_config *config, const keel_monitor_confi
 // Processors and threads, before anything is made that depends on their number.
 static keel_status place(const keel_train_config *config, keel_affinity *affinity) {
     keel_status status = agree(keel_affinity_share(MPI_COMM_WORLD, &config->affinity, affinity));
-    return status ? status : agree(keel_blas_check());
+    if (status) return status;
+    const keel_device_affinity *idle = keel_affinity_idle(affinity, &config->affinity);
+    if (idle && rank == 0)
+        printf("context.affinity_config.device_%lld has no effect: no node has more than %d rank%s of this job\n",
+               (long long)idle->device, affinity->most_ranks, affinity->most_ranks == 1 ? "" : "s");
+    return agree(keel_blas_check());
 }
 
 static keel_status replay(const arguments *args) {

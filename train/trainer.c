@@ -172,60 +172,6 @@ static keel_status add_scalars(keel_trainer *trainer) {
     return status;
 }
 
-// What some rank has found, all know.
-static keel_status share_found(keel_trainer *trainer, const char *name, double *found, size_t count) {
-    keel_collective *collective;
-    keel_status status = keel_collectives_add(trainer->collectives,
-                                              &(keel_collective_plan){.name = name,
-                                                                      .kind = KEEL_ALL_REDUCE,
-                                                                      .when = KEEL_AT_START,
-                                                                      .dtype = KEEL_F64,
-                                                                      .count = count,
-                                                                      .comm = &trainer->mesh.world,
-                                                                      .op = MPI_MAX},
-                                              &collective);
-    status = keel_agree(&trainer->mesh.world, status);
-    return status ? status : keel_all_reduce(collective, found);
-}
-
-// A group of parameters needs one on some stage.
-static keel_status check_groups(keel_trainer *trainer) {
-    const keel_optimizer_config *config = &trainer->config->optimizer;
-    double *found = calloc(config->group_count, sizeof *found);
-    keel_status status = keel_agree(&trainer->mesh.world,
-                                    found ? KEEL_OK : keel_fail(KEEL_ERR_MEMORY, "no memory for parameter groups"));
-    if (status || !found) goto done;
-    for (size_t k = 0; k < config->group_count; k++) found[k] = keel_optimizer_uses_group(trainer->optimizer, k);
-    status = share_found(trainer, "all_reduce.groups", found, config->group_count);
-    for (size_t k = 0; !status && k < config->group_count; k++)
-        if (!(found[k] > 0)) status = keel_group_fail_unused(&config->groups[k]);
-done:
-    free(found);
-    return status;
-}
-
-// A fault of one rank needs its site there; one of all ranks needs it on some stage.
-static keel_status check_faults(keel_trainer *trainer) {
-    const keel_train_config *config = trainer->config;
-    const keel_comm *world = &trainer->mesh.world;
-    double *found = calloc(config->fault_count, sizeof *found);
-    bool *elsewhere = calloc(config->fault_count, sizeof *elsewhere);
-    keel_status status = found && elsewhere ? KEEL_OK : keel_fail(KEEL_ERR_MEMORY, "no memory for faults");
-    status = keel_agree(world, status);
-    if (status || !found || !elsewhere) goto done;
-    for (size_t i = 0; i < config->fault_count; i++)
-        found[i] = keel_taps_find(trainer->taps, &config->faults[i]) && keel_faults_find(&trainer->faults, i);
-    if (trainer->mesh.pp > 1) status = share_found(trainer, "all_reduce.faults", found, config->fault_count);
-    for (size_t i = 0; !status && trainer->mesh.pp > 1 && i < config->fault_count; i++)
-        elsewhere[i] = config->faults[i].rank < 0 ? found[i] > 0 : config->faults[i].rank != world->rank;
-    if (!status) status = keel_faults_check(&trainer->faults, elsewhere);
-    if (!status) status = keel_taps_check(trainer->taps, elsewhere);
-done:
-    free(found);
-    free(elsewhere);
-    return status;
-}
-
 static keel_status open_model(keel_trainer *trainer) {
     const keel_train_config *config = trainer->config;
     const keel_comm *world = &trainer->mesh.world;
@@ -298,9 +244,7 @@ static keel_status open_model(keel_trainer *trainer) {
                                     .ranks = (uint32_t)world->size,
                                     .shard = (uint32_t)trainer->mesh.data_parallel.rank};
     status = keel_agree(world, status);
-    if (!status && trainer->mesh.pp > 1 && config->optimizer.group_count > 0) status = check_groups(trainer);
-    if (!status && config->fault_count > 0) status = check_faults(trainer);
-    return keel_agree(world, status);
+    return status ? status : keel_trainer_check_names(trainer);
 }
 
 // ---- the first state ----
@@ -398,6 +342,9 @@ static void note_idle_settings(const keel_trainer *trainer) {
                           "runner_config.gradient_accumulation_steps %lld has no effect of its own with pipeline_stage "
                           "%lld: a step is parallel_config.micro_batch_num %lld micro-batches",
                           accumulation, (long long)parallel->pipeline_stage, micro);
+    if (parallel->enable_parallel_optimizer && trainer->mesh.dp == 1)
+        keel_trainer_note(trainer, "parallel_config.enable_parallel_optimizer has no effect with one data-parallel "
+                                   "rank: there is nobody to share the optimizer with");
     if (parallel->pipeline_stage == 1 && micro > 1)
         keel_trainer_note(trainer,
                           "parallel_config.micro_batch_num %lld has no effect with one pipeline stage: a step is "

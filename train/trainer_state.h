@@ -87,6 +87,10 @@ struct keel_trainer {
 // One line to the caller's report, if there is anyone.
 void keel_trainer_note(const keel_trainer *trainer, const char *format, ...) KEEL_PRINTF(2, 3);
 
+// Whether what settings name is there, on some stage: parameters of optimizer groups, sites of faults. KEEL_ERR_CONFIG,
+// the same on all ranks. Collective.
+keel_status keel_trainer_check_names(keel_trainer *trainer);
+
 // Opens one that takes up the run before REPLAY_STEP, to look at that step only.
 keel_status keel_trainer_open_before(const keel_train_config *config, const keel_sequences *sequences, MPI_Comm comm,
                                      keel_probe *probe, uint64_t replay_step, const keel_trainer_report *report,

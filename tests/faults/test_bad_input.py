@@ -67,6 +67,35 @@ class BadInput(Case):
             self.refused(command + [self.path("empty.h5")], "empty.h5")
         self.refused([TRAIN, self.path("empty.yaml")], "empty.yaml")
 
+    def test_jobs(self):
+        """Under mpirun as well: one line, whatever mpirun adds, and with a place."""
+        config = self.config(name="job.yaml", extra="parallel_config:\n  model_parallel: 3\n")
+        halves = self.config(name="halves.yaml", extra="parallel_config:\n  model_parallel: 2\n  use_seq_parallel: true\n")
+        for args, *names in (
+            (["--nix"], "--nix: unknown option"),
+            ([], "no CONFIG.yaml"),
+            ([config], "job.yaml:", "parallel_config.model_parallel: model_parallel 3 x pipeline_stage 1 = 3 does not divide"),
+            ([halves, "--set", "runner_config.batch_size=1", "--set", "model_config.seq_length=33"], "halves.yaml:",
+             "parallel_config.use_seq_parallel: model_parallel 2 does not divide the 33 rows"),
+            ([config, "--set", "parallel_config.model_parallel=1", "--set", "parallel_config.expert_parallel=3", "--set",
+              "moe_config={expert_num: 6}"], "--set:2", "parallel_config.expert_parallel: 3 does not divide data_parallel 2"),
+            ([config, "--set", "parallel_config.model_parallel=1", "--set", "optimizer.offload={folder: /dev/shm, memory_limit: 100000}"],
+             "optimizer.offload.folder: /dev/shm lies in memory"),
+        ):
+            p = self.run_program(self.job(2, *args), expect=2)
+            lines = [line for line in p.stderr.splitlines() if "keel-train: " in line]
+            self.assertEqual(len(lines), 1, p.stderr)
+            for name in names:
+                self.assertIn(name, lines[0])
+
+    def test_settings_without_effect(self):
+        cpu = min(os.sched_getaffinity(0))
+        for setting, told in (("parallel_config.enable_parallel_optimizer=true", "parallel_config.enable_parallel_optimizer has no effect"),
+                              (f"context.affinity_config={{device_7: {{affinity_cpu_list: ['{cpu}']}}}}",
+                               "context.affinity_config.device_7 has no effect")):
+            p = self.run_program([TRAIN, self.config(), "--set", setting, "--print-structure"])
+            self.assertEqual(p.stdout.count(told), 1, p.stdout[-1000:])
+
     def test_yaml(self):
         cases = {
             "tab": ("runner_config:\n\tsteps: 3\n", ":2:"),

@@ -51,7 +51,7 @@ int main(void) {
             .data_parallel = check_size, .model_parallel = 2, .pipeline_stage = 1, .expert_parallel = 1},
         "but the job has");
     check_refused((keel_parallel_config){.model_parallel = 1, .pipeline_stage = 1, .expert_parallel = 3},
-                  "expert_parallel 3 does not divide data_parallel");
+                  "expert_parallel: 3 does not divide data_parallel");
     check_say("every mesh of these ranks");
     MPI_Finalize();
     return 0;

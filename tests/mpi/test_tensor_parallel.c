@@ -184,12 +184,12 @@ static void test_refused(void) {
     char *folder = rig_folder(), text[96];
     keel_train_config config = rig_config(folder, 1);
     lay_out(&config, &(layout){.tp = 1, .sequence = true, .accumulation = 1}, check_size);
-    check_refused(&config, "use_seq_parallel needs model_parallel above 1, which is 1");
+    check_refused(&config, "use_seq_parallel: needs model_parallel above 1, which is 1");
     if (check_size > 1) {
         lay_out(&config, &(layout){.tp = check_size, .accumulation = 1}, check_size);
         config.model.vocab_size = 33;
-        snprintf(text, sizeof text, "model_parallel %d does not divide vocab_size 33", check_size);
-        if (check_size == 4) strcpy(text, "model_parallel 4 does not divide n_kv_heads 2");
+        snprintf(text, sizeof text, "model_parallel: %d does not divide vocab_size 33", check_size);
+        if (check_size == 4) strcpy(text, "model_parallel: 4 does not divide n_kv_heads 2");
         check_refused(&config, text);
     }
     if (check_size == 4) {

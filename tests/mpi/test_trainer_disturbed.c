@@ -226,9 +226,11 @@ static void test_query_growth(void) {
     rig_remove_folder(folder);
 }
 
-static void check_refused(const keel_fault_config *fault, const char *text) {
+static void check_refused_in(int64_t stages, bool shared, const keel_fault_config *fault, const char *text) {
     char *folder = rig_folder();
     config = rig_config(folder, 1);
+    config.parallel.pipeline_stage = stages;
+    config.parallel.enable_parallel_optimizer = shared;
     config.faults = (keel_fault_config *)fault;
     config.fault_count = 1;
     rig r;
@@ -236,6 +238,10 @@ static void check_refused(const keel_fault_config *fault, const char *text) {
     CHECK(strstr(keel_error(), text));
     rig_close(&r);
     rig_remove_folder(folder);
+}
+
+static void check_refused(const keel_fault_config *fault, const char *text) {
+    check_refused_in(1, false, fault, text);
 }
 
 static void test_refused(void) {
@@ -249,6 +255,29 @@ static void test_refused(void) {
     check_refused(&fault, "layer 2, but the model has 2, from 0");
     fault = (keel_fault_config){.kind = KEEL_FAULT_STRAGGLER, .step = 1, .steps = 1, .rank = check_size, .seconds = 1};
     check_refused(&fault, "but the job has");
+}
+
+// One error on all ranks, from what all stages have; and none of a fault that would strike nothing.
+static void test_refused_in_layouts(void) {
+    keel_fault_config fault = {.kind = KEEL_FAULT_BIT_FLIP, .step = 1, .steps = 1, .rank = -1, .bit = 3};
+    if (check_size == 1) return;
+    fault.site = (char[]){"layers.1.mlp.dwn.weight"};
+    check_refused_in(2, false, &fault,
+                     "no parameter 'layers.1.mlp.dwn.weight'; the nearest is 'layers.1.mlp.down.weight'");
+    fault.site = (char[]){"layers.1.mlp.down.weight"};
+    fault.rank = 0;
+    check_refused_in(2, false, &fault, "layers.1.mlp.down.weight is of pipeline stage 1, and rank 0 of stage 0");
+    fault.kind = KEEL_FAULT_NAN;
+    fault.rank = -1;
+    fault.site = (char[]){"layers.1.mlp.ac"};
+    fault.quantity = (char[]){"activation"};
+    check_refused_in(2, false, &fault,
+                     "no site 'layers.1.mlp.ac' with the quantity activation; the nearest is 'layers.1.mlp.act'");
+    fault.rank = 0; // the last parameter is the last rank's
+    fault.site = (char[]){"final_norm.weight"};
+    fault.quantity = (char[]){"exp_avg"};
+    fault.index = 0;
+    check_refused_in(1, true, &fault, "with parallel_config.enable_parallel_optimizer element 0 of final_norm.weight");
 }
 
 int main(void) {
@@ -271,6 +300,7 @@ int main(void) {
     test_memory_leak();
     check_say("time and memory");
     test_refused();
+    test_refused_in_layouts();
     check_say("errors");
     MPI_Finalize();
     return 0;

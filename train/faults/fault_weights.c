@@ -12,24 +12,28 @@ static const keel_param *find(const keel_model *model, const char *name) {
     return NULL;
 }
 
-static keel_status fail_unknown(const keel_model *model, const keel_fault_config *fault) {
+keel_status keel_fault_nearest_parameter(const keel_model *model, const keel_fault_config *fault,
+                                         const char **nearest) {
     size_t count;
     const keel_param *params = keel_model_params(model, &count);
     const char **names = malloc(count * sizeof *names);
     if (!names) return keel_fail(KEEL_ERR_MEMORY, "no memory for the names of parameters");
     for (size_t i = 0; i < count; i++) names[i] = params[i].name;
-    const keel_status status = keel_yaml_fail_key(fault->node, "site", "no parameter '%s'; the nearest is '%s'",
-                                                  fault->site, keel_yaml_nearest(fault->site, names, count));
+    *nearest = keel_yaml_nearest(fault->site, names, count);
     free(names);
-    return status;
+    return KEEL_OK;
 }
 
-static bool names_parameter(const keel_fault_config *fault) {
+keel_status keel_fault_fail_parameter(const keel_fault_config *fault, const char *nearest) {
+    return keel_yaml_fail_key(fault->node, "site", "no parameter '%s'; the nearest is '%s'", fault->site, nearest);
+}
+
+bool keel_fault_names_parameter(const keel_fault_config *fault) {
     return fault->kind == KEEL_FAULT_BIT_FLIP || fault->kind == KEEL_FAULT_INITIAL_SCALE;
 }
 
-bool keel_fault_finds_weights(const keel_model *model, const keel_fault_config *fault) {
-    return !names_parameter(fault) || find(model, fault->site);
+bool keel_fault_finds_parameter(const keel_model *model, const keel_fault_config *fault) {
+    return find(model, fault->site) != NULL;
 }
 
 keel_status keel_fault_check_weights(const keel_model_config *config, const keel_model *model,
@@ -37,10 +41,8 @@ keel_status keel_fault_check_weights(const keel_model_config *config, const keel
     if (fault->kind == KEEL_FAULT_QUERY_GROWTH && fault->layer >= config->num_layers)
         return keel_yaml_fail_key(fault->node, "layer", "layer %lld, but the model has %lld, from 0",
                                   (long long)fault->layer, (long long)config->num_layers);
-    if (!names_parameter(fault)) return KEEL_OK;
-    const keel_param *param = find(model, fault->site);
-    if (!param) return fail_unknown(model, fault);
-    if ((uint64_t)fault->index >= param->numel)
+    const keel_param *param = keel_fault_names_parameter(fault) ? find(model, fault->site) : NULL;
+    if (param && (uint64_t)fault->index >= param->numel)
         return keel_yaml_fail_key(fault->node, "index", "%s has %zu elements", param->name, param->numel);
     return KEEL_OK;
 }

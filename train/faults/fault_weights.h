@@ -5,10 +5,15 @@
 #include "configs/train_config.h"
 #include "train/model/model.h"
 
-// True unless FAULT is one of a parameter that MODEL, which may be one stage of several, does not have.
-bool keel_fault_finds_weights(const keel_model *model, const keel_fault_config *fault);
-// KEEL_ERR_CONFIG, with the place and the nearest name, for a fault of weights that MODEL does not have. Other faults
-// are fine.
+// True if FAULT's site is a parameter.
+bool keel_fault_names_parameter(const keel_fault_config *fault);
+// For such a fault: whether MODEL, which may be one stage of several, has the parameter; if not, the nearest name; and
+// KEEL_ERR_CONFIG with the place and that name.
+bool keel_fault_finds_parameter(const keel_model *model, const keel_fault_config *fault);
+keel_status keel_fault_nearest_parameter(const keel_model *model, const keel_fault_config *fault, const char **nearest);
+keel_status keel_fault_fail_parameter(const keel_fault_config *fault, const char *nearest);
+// KEEL_ERR_CONFIG, with the place, for a layer or an element that there is not. Other faults, and those of parameters
+// that are not in MODEL, are fine.
 keel_status keel_fault_check_weights(const keel_model_config *config, const keel_model *model,
                                      const keel_fault_config *fault);
 

@@ -17,16 +17,11 @@ static keel_status check_rank(const keel_faults *faults, const keel_fault_config
     return KEEL_OK;
 }
 
-bool keel_faults_find(const keel_faults *faults, size_t index) {
-    return keel_fault_finds_weights(faults->model, &faults->config->faults[index]);
-}
-
-keel_status keel_faults_check(const keel_faults *faults, const bool *elsewhere) {
+keel_status keel_faults_check(const keel_faults *faults) {
     keel_status status = KEEL_OK;
     for (size_t i = 0; !status && i < faults->config->fault_count; i++) {
         const keel_fault_config *fault = &faults->config->faults[i];
         status = check_rank(faults, fault);
-        if (elsewhere && elsewhere[i] && !keel_faults_find(faults, i)) continue;
         if (!status) status = keel_fault_check_weights(&faults->config->model, faults->model, fault);
     }
     return status;

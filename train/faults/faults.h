@@ -18,11 +18,9 @@ typedef struct keel_faults {
 
 void keel_faults_close(keel_faults *faults); // zeros are fine
 
-// True unless fault INDEX is one of a parameter that is not here.
-bool keel_faults_find(const keel_faults *faults, size_t index);
-// KEEL_ERR_CONFIG, with the place, for a fault of a rank, a parameter, an element or a layer that is not there.
-// ELSEWHERE [fault count]: those whose parameter other ranks have; NULL: none.
-keel_status keel_faults_check(const keel_faults *faults, const bool *elsewhere);
+// KEEL_ERR_CONFIG, with the place, for a fault of a rank, an element or a layer that is not there. Those of parameters
+// that are not here are fine.
+keel_status keel_faults_check(const keel_faults *faults);
 
 // Once, to the first weights of a run.
 void keel_faults_initial_weights(const keel_faults *faults);

@@ -21,18 +21,18 @@ static keel_status share_out(keel_context *c) {
                  {"vocab_size", &c->vocab}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         if (*sizes[i].size % ranks)
-            return keel_fail(KEEL_ERR_CONFIG, "parallel_config: model_parallel %zu does not divide %s %zu", ranks,
-                             sizes[i].name, *sizes[i].size);
+            return keel_yaml_fail_key(c->mesh->settings, "model_parallel", "%zu does not divide %s %zu", ranks,
+                                      sizes[i].name, *sizes[i].size);
         *sizes[i].size /= ranks;
     }
     c->first_token = rank * c->vocab;
     c->own_rows = c->rows;
     if (!c->mesh->sequence) return KEEL_OK;
     if (c->rows % ranks)
-        return keel_fail(KEEL_ERR_CONFIG,
-                         "parallel_config: use_seq_parallel: model_parallel %zu does not divide the %zu rows of a "
-                         "micro-batch, batch_size %zu x seq_length %zu",
-                         ranks, c->rows, c->batch, c->seq);
+        return keel_yaml_fail_key(c->mesh->settings, "use_seq_parallel",
+                                  "model_parallel %zu does not divide the %zu rows of a "
+                                  "micro-batch, batch_size %zu x seq_length %zu",
+                                  ranks, c->rows, c->batch, c->seq);
     c->own_rows /= ranks;
     c->own_first = rank * c->own_rows;
     return KEEL_OK;
@@ -52,8 +52,8 @@ static keel_status count_experts(const keel_moe_config *moe, keel_context *c) {
         return keel_fail(KEEL_ERR_CONFIG, "moe_config: %zu of %zu experts for each token, of a llama", c->chosen,
                          c->experts);
     if (c->local_experts * (size_t)c->mesh->expert_parallel.size != c->experts || (!any && c->mesh->ep > 1))
-        return keel_fail(KEEL_ERR_CONFIG, "parallel_config: expert_parallel %u does not divide %zu experts",
-                         c->mesh->ep, c->experts);
+        return keel_yaml_fail_key(c->mesh->settings, "expert_parallel", "%u does not divide %zu experts", c->mesh->ep,
+                                  c->experts);
     if (any && (double)c->rows * (double)c->chosen >= 0x1p32)
         return keel_fail(KEEL_ERR_CONFIG, "moe_config: %zu tokens with %zu experts each are more than 2^32", c->rows,
                          c->chosen);

@@ -108,21 +108,15 @@ static const char *quantity_of(const keel_fault_config *fault) {
     }
 }
 
-static const keel_tap *find_tap(const keel_taps *taps, const keel_fault_config *fault) {
+const keel_tap *keel_taps_find(const keel_taps *taps, const keel_fault_config *fault) {
     for (size_t i = 0; i < taps->count; i++)
         if (hits(fault, keel_site_get_info(taps->list[i]->site))) return taps->list[i];
     return NULL;
 }
 
-static keel_status fail_unknown(const keel_taps *taps, const keel_fault_config *fault) {
+keel_status keel_taps_nearest(const keel_taps *taps, const keel_fault_config *fault, const char **nearest) {
     const char *wanted = quantity_of(fault);
-    keel_quantity quantity = keel_quantity_find(wanted);
-    if (quantity == KEEL_QUANTITY_COUNT) {
-        const char *names[KEEL_QUANTITY_COUNT];
-        for (int q = 0; q < KEEL_QUANTITY_COUNT; q++) names[q] = keel_quantity_name((keel_quantity)q);
-        return keel_yaml_fail_key(fault->node, "quantity", "no quantity '%s'; the nearest is '%s'", wanted,
-                                  keel_yaml_nearest(wanted, names, KEEL_QUANTITY_COUNT));
-    }
+    const keel_quantity quantity = wanted ? keel_quantity_find(wanted) : KEEL_QUANTITY_COUNT;
     const char **names = malloc((taps->count + 1) * sizeof *names);
     if (!names) return keel_fail(KEEL_ERR_MEMORY, "no memory for site names");
     size_t count = 0;
@@ -130,13 +124,22 @@ static keel_status fail_unknown(const keel_taps *taps, const keel_fault_config *
         const keel_site_info *info = keel_site_get_info(taps->list[i]->site);
         if (info->quantity == quantity) names[count++] = info->name;
     }
-    const char *nearest = keel_yaml_nearest(fault->site, names, count);
-    keel_status status =
-        nearest ? keel_yaml_fail_key(fault->node, "site", "no site '%s' with the quantity %s; the nearest is '%s'",
-                                     fault->site, wanted, nearest)
-                : keel_yaml_fail_key(fault->node, "site", "no site has the quantity %s here", wanted);
+    *nearest = keel_yaml_nearest(fault->site, names, count);
     free(names);
-    return status;
+    return KEEL_OK;
+}
+
+keel_status keel_taps_fail_unknown(const keel_fault_config *fault, const char *nearest) {
+    const char *wanted = quantity_of(fault);
+    if (keel_quantity_find(wanted) == KEEL_QUANTITY_COUNT) {
+        const char *names[KEEL_QUANTITY_COUNT];
+        for (int q = 0; q < KEEL_QUANTITY_COUNT; q++) names[q] = keel_quantity_name((keel_quantity)q);
+        return keel_yaml_fail_key(fault->node, "quantity", "no quantity '%s'; the nearest is '%s'", wanted,
+                                  keel_yaml_nearest(wanted, names, KEEL_QUANTITY_COUNT));
+    }
+    if (!nearest) return keel_yaml_fail_key(fault->node, "site", "no site has the quantity %s here", wanted);
+    return keel_yaml_fail_key(fault->node, "site", "no site '%s' with the quantity %s; the nearest is '%s'",
+                              fault->site, wanted, nearest);
 }
 
 static bool same_moment(const keel_fault_config *a, const keel_fault_config *b) {
@@ -144,17 +147,15 @@ static bool same_moment(const keel_fault_config *a, const keel_fault_config *b) 
     return ranks && (keel_fault_due(a, (uint64_t)b->step) || keel_fault_due(b, (uint64_t)a->step));
 }
 
-bool keel_taps_find(const keel_taps *taps, const keel_fault_config *fault) {
-    return !quantity_of(fault) || find_tap(taps, fault);
+bool keel_taps_concern(const keel_fault_config *fault) {
+    return quantity_of(fault) != NULL;
 }
 
-keel_status keel_taps_check(const keel_taps *taps, const bool *elsewhere) {
+keel_status keel_taps_check(const keel_taps *taps) {
     for (size_t i = 0; i < taps->fault_count; i++) {
         const keel_fault_config *fault = &taps->faults[i];
-        if (!quantity_of(fault)) continue;
-        const keel_tap *tap = find_tap(taps, fault);
-        if (!tap && elsewhere && elsewhere[i]) continue;
-        if (!tap) return fail_unknown(taps, fault);
+        const keel_tap *tap = keel_taps_find(taps, fault);
+        if (!tap) continue;
         const keel_site_info *info = keel_site_get_info(tap->site);
         if (fault->index < 0 || (uint64_t)fault->index >= tap->numel)
             return keel_yaml_fail_key(fault->node, "index", "%s has %llu elements%s", info->name,

@@ -49,12 +49,17 @@ void keel_taps_pair(keel_tap *earlier, keel_tap *later);
 keel_site *keel_tap_other(const keel_tap *later);
 // The pass of block form is over, for who ends blocks itself.
 void keel_tap_over(keel_tap *tap);
-// True unless FAULT is one of a tensor that has no tap here.
-bool keel_taps_find(const keel_taps *taps, const keel_fault_config *fault);
-// After all taps are known: KEEL_ERR_CONFIG naming a fault whose site does not exist, with the nearest name, whose
-// element the tensor does not have, or that meets another one at its site. ELSEWHERE [fault count]: those whose site
-// other ranks have; NULL: none.
-keel_status keel_taps_check(const keel_taps *taps, const bool *elsewhere);
+// True if FAULT strikes at a tap.
+bool keel_taps_concern(const keel_fault_config *fault);
+// The tap at which FAULT strikes; NULL: there is none here.
+const keel_tap *keel_taps_find(const keel_taps *taps, const keel_fault_config *fault);
+// The nearest name to that of FAULT's site among those of its quantity here; NULL: there is none.
+keel_status keel_taps_nearest(const keel_taps *taps, const keel_fault_config *fault, const char **nearest);
+// KEEL_ERR_CONFIG with the place: there is no such quantity, or no such site, NEAREST (or NULL) being the nearest.
+keel_status keel_taps_fail_unknown(const keel_fault_config *fault, const char *nearest);
+// After all taps are known: KEEL_ERR_CONFIG naming a fault whose element the tensor does not have, or that meets
+// another one at its site. Those without a tap here are fine.
+keel_status keel_taps_check(const keel_taps *taps);
 // Arms the faults of STEP. True if any fault of any kind (on any rank) is due, so that the step is flagged.
 bool keel_taps_arm(keel_taps *taps, uint64_t step);
 

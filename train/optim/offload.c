@@ -22,6 +22,7 @@ enum { WINDOWS = 10, HELD = 3, IN_FLIGHT = HELD + 2, MOST_WINDOW = 4 << 20 };
 
 struct keel_offload {
     char *folder;
+    const keel_yaml_node *node; // of the settings
     int file;
     size_t page;
     size_t bytes;  // of a state, whole pages
@@ -147,9 +148,9 @@ static keel_status start_thread(keel_offload *o) {
 static keel_status check_folder(const keel_offload *o) {
     struct statfs about;
     if (statfs(o->folder, &about) != 0)
-        return keel_fail(KEEL_ERR_IO, "optimizer.offload.folder: %s: %s", o->folder, strerror(errno));
+        return keel_yaml_fail_key(o->node, "folder", "%s: %s", o->folder, strerror(errno));
     if (about.f_type == TMPFS_MAGIC || about.f_type == RAMFS_MAGIC)
-        return keel_fail(KEEL_ERR_CONFIG, "optimizer.offload.folder: %s lies in memory, not on a disk", o->folder);
+        return keel_yaml_fail_key(o->node, "folder", "%s lies in memory, not on a disk", o->folder);
     return KEEL_OK;
 }
 
@@ -162,12 +163,12 @@ static keel_status make_file(keel_offload *o) {
     const int made = o->file < 0 ? errno : 0;
     if (!made) (void)unlink(path);
     free(path);
-    if (made) return keel_fail(KEEL_ERR_IO, "optimizer.offload.folder: %s: %s", o->folder, strerror(made));
+    if (made) return keel_yaml_fail_key(o->node, "folder", "%s: %s", o->folder, strerror(made));
     // Later a full disk would be a signal in the midst of an update.
     const int reserved = posix_fallocate(o->file, 0, (off_t)bytes);
     if (reserved)
-        return keel_fail(KEEL_ERR_IO, "optimizer.offload.folder: %s: %zu bytes cannot be reserved: %s", o->folder,
-                         bytes, strerror(reserved));
+        return keel_yaml_fail_key(o->node, "folder", "%s: %zu bytes cannot be reserved: %s", o->folder, bytes,
+                                  strerror(reserved));
     return KEEL_OK;
 }
 
@@ -181,8 +182,8 @@ static keel_status map_states(keel_offload *o) {
         void *mapped = mmap(o->base[s] + o->fixed, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, o->file,
                             place(o, s, o->fixed));
         if (mapped == MAP_FAILED)
-            return keel_fail(KEEL_ERR_IO, "optimizer.offload.folder: %s: %zu bytes cannot be mapped: %s", o->folder,
-                             size, strerror(errno));
+            return keel_yaml_fail_key(o->node, "folder", "%s: %zu bytes cannot be mapped: %s", o->folder, size,
+                                      strerror(errno));
         // What comes in is asked for: nothing beside it.
         (void)madvise(mapped, size, MADV_RANDOM);
     }
@@ -194,8 +195,8 @@ keel_status keel_offload_open(const keel_offload_config *config, size_t numel, k
     const size_t bytes = (numel * sizeof(float) + page - 1) / page * page;
     *offload = NULL;
     if ((size_t)config->memory_limit < least)
-        return keel_fail(KEEL_ERR_CONFIG, "optimizer.offload.memory_limit: %lld bytes, at least %zu",
-                         (long long)config->memory_limit, least);
+        return keel_yaml_fail_key(config->node, "memory_limit", "%lld bytes, at least %zu",
+                                  (long long)config->memory_limit, least);
     if (bytes <= state_limit(config, page)) return KEEL_OK;
     keel_offload *o = calloc(1, sizeof *o);
     char *folder = strdup(config->folder);
@@ -204,7 +205,7 @@ keel_status keel_offload_open(const keel_offload_config *config, size_t numel, k
         free(folder);
         return keel_fail(KEEL_ERR_MEMORY, "no memory for optimizer.offload");
     }
-    *o = (keel_offload){.folder = folder, .file = -1, .page = page, .bytes = bytes};
+    *o = (keel_offload){.folder = folder, .node = config->node, .file = -1, .page = page, .bytes = bytes};
     o->window = window_bytes(config, page);
     o->fixed = state_limit(config, page) - IN_FLIGHT * o->window;
     o->count = 1 + (o->bytes - o->fixed + o->window - 1) / o->window;

@@ -15,8 +15,8 @@ enum { KEEL_OFFLOAD_STATES = 2 };
 typedef struct keel_offload keel_offload;
 
 // States of NUMEL floats, all zero. The file is made in the folder, nameless at once, so that it goes with the process
-// however that ends, and its space is reserved. KEEL_ERR_CONFIG for a limit that is too small or a folder that lies in
-// memory; KEEL_ERR_IO if there is no room. *OFFLOAD is NULL where the states fit within the limit.
+// however that ends, and its space is reserved. KEEL_ERR_CONFIG for a limit that is too small, or a folder that lies in
+// memory or has no room. *OFFLOAD is NULL where the states fit within the limit.
 keel_status keel_offload_open(const keel_offload_config *config, size_t numel, keel_offload **offload);
 void keel_offload_close(keel_offload *offload); // NULL is fine
 

@@ -307,3 +307,27 @@ keel_status keel_optimizer_check(keel_optimizer *optimizer) {
 keel_tap *keel_optimizer_grad_tap(keel_optimizer *optimizer, size_t param) {
     return optimizer->taps[param].grad;
 }
+
+// Whether the optimizer passes TAP, of PARAM, with the elements that it owns alone.
+static bool passes_own(const keel_optimizer *o, size_t param, const keel_tap *tap) {
+    bool is = o->taps[param].grad == tap;
+    for (uint32_t q = 0; q < KEEL_STEP_TAPS; q++) is |= o->taps[param].step[q] == tap;
+    return is;
+}
+
+keel_status keel_optimizer_check_fault(const keel_optimizer *optimizer, const keel_fault_config *fault,
+                                       const keel_tap *tap) {
+    const keel_optimizer *o = optimizer;
+    const keel_comm *world = &o->zero->mesh->world;
+    size_t param = 0;
+    if (!tap || !o->zero->shared || fault->kind != KEEL_FAULT_NAN || fault->rank != world->rank) return KEEL_OK;
+    while (param < o->param_count && !passes_own(o, param, tap)) param++;
+    if (param == o->param_count) return KEEL_OK;
+    int owner = world->rank;
+    const keel_status status = keel_zero_owner(o->zero, o->params[param].offset + (size_t)fault->index, &owner);
+    if (status || owner == world->rank) return status;
+    return keel_yaml_fail_key(fault->node, "rank",
+                              "with parallel_config.enable_parallel_optimizer element %lld of %s %s is rank %d's, not "
+                              "rank %d's",
+                              (long long)fault->index, fault->site, fault->quantity, owner, world->rank);
+}

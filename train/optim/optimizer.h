@@ -59,6 +59,11 @@ keel_status keel_optimizer_step(keel_optimizer *optimizer, const float *grad, co
 // there is no adam_direction to observe.
 void keel_optimizer_skip(keel_optimizer *optimizer);
 
+// KEEL_ERR_CONFIG, with the place and the owner, for a FAULT of one element on a rank that does not update it. TAP:
+// that FAULT strikes at, anyone's; NULL is fine.
+keel_status keel_optimizer_check_fault(const keel_optimizer *optimizer, const keel_fault_config *fault,
+                                       const keel_tap *tap);
+
 // States for checkpoints: "exp_avg", "exp_avg_sq", flat: what this rank owns (keel_zero_span.at).
 typedef struct keel_optimizer_state {
     const char *name;

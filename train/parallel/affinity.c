@@ -89,6 +89,7 @@ static keel_status count_sharers(MPI_Comm comm, const cpu_set_t *mask, keel_affi
         return keel_fail(KEEL_ERR_COMM, "MPI gave no communicator for ranks with the same cores");
     }
     MPI_Comm_size(node, &affinity->ranks);
+    MPI_Allreduce(&affinity->ranks, &affinity->most_ranks, 1, MPI_INT, MPI_MAX, comm);
     MPI_Comm_size(same, &affinity->sharers);
     MPI_Comm_free(&same);
     MPI_Comm_free(&node);
@@ -212,6 +213,12 @@ static void describe_pins(const keel_affinity *affinity, const char *threads, co
                                  keel_cpu_module_name((keel_cpu_module)m), cpus);
     }
     if (used < size) snprintf(text + used, size - used, "; %d %s%s", affinity->threads, threads, why);
+}
+
+const keel_device_affinity *keel_affinity_idle(const keel_affinity *affinity, const keel_affinity_config *config) {
+    for (size_t i = 0; i < config->count; i++)
+        if (config->devices[i].device >= affinity->most_ranks) return &config->devices[i];
+    return NULL;
 }
 
 void keel_affinity_describe(const keel_affinity *affinity, char *text, size_t size) {

@@ -11,6 +11,7 @@
 
 typedef struct keel_affinity {
     int ranks;                                // of this job on this node
+    int most_ranks;                           // of this job on one node
     int cores;                                // that this rank may use, alone or with the ranks below
     int sharers;                              // ranks of this node that may use the same cores, this one included
     int threads;                              // OpenMP's and OpenBLAS's, of this rank
@@ -31,6 +32,9 @@ typedef struct keel_affinity {
 // main has its own). KEEL_ERR_CONFIG, with the place, for a processor that does not exist or that this process may not
 // use.
 keel_status keel_affinity_share(MPI_Comm comm, const keel_affinity_config *config, keel_affinity *affinity);
+
+// A device of CONFIG for which no node has a rank; NULL: there is none.
+const keel_device_affinity *keel_affinity_idle(const keel_affinity *affinity, const keel_affinity_config *config);
 
 // The calling thread, and all that it makes from now on, runs where MODULE is pinned. Nothing where the rank is not.
 void keel_affinity_enter(const keel_affinity *affinity, keel_cpu_module module);

@@ -6,24 +6,23 @@ static keel_status check(const keel_parallel_config *config, int64_t world, int6
     const int64_t tp = config->model_parallel, pp = config->pipeline_stage, ep = config->expert_parallel;
     const int64_t model = tp * pp;
     if (config->data_parallel == 0 && world % model)
-        return keel_fail(KEEL_ERR_CONFIG,
-                         "parallel_config: model_parallel %lld x pipeline_stage %lld = %lld does not divide the job's "
-                         "%lld rank%s",
-                         (long long)tp, (long long)pp, (long long)model, (long long)world, world == 1 ? "" : "s");
+        return keel_yaml_fail_key(
+            config->node, tp > 1 ? "model_parallel" : "pipeline_stage",
+            "model_parallel %lld x pipeline_stage %lld = %lld does not divide the job's %lld rank%s", (long long)tp,
+            (long long)pp, (long long)model, (long long)world, world == 1 ? "" : "s");
     *dp = config->data_parallel ? config->data_parallel : world / model;
     if (*dp * model != world)
-        return keel_fail(
-            KEEL_ERR_CONFIG,
-            "parallel_config: data_parallel %lld x model_parallel %lld x pipeline_stage %lld = %lld ranks, "
-            "but the job has %lld",
-            (long long)*dp, (long long)tp, (long long)pp, (long long)(*dp * model), (long long)world);
+        return keel_yaml_fail_key(config->node, "data_parallel",
+                                  "data_parallel %lld x model_parallel %lld x pipeline_stage %lld = %lld ranks, "
+                                  "but the job has %lld",
+                                  (long long)*dp, (long long)tp, (long long)pp, (long long)(*dp * model),
+                                  (long long)world);
     if (config->use_seq_parallel && tp == 1)
-        return keel_fail(KEEL_ERR_CONFIG,
-                         "parallel_config: use_seq_parallel needs model_parallel above 1, which is %lld",
-                         (long long)tp);
+        return keel_yaml_fail_key(config->node, "use_seq_parallel", "needs model_parallel above 1, which is %lld",
+                                  (long long)tp);
     if (*dp % ep)
-        return keel_fail(KEEL_ERR_CONFIG, "parallel_config: expert_parallel %lld does not divide data_parallel %lld",
-                         (long long)ep, (long long)*dp);
+        return keel_yaml_fail_key(config->node, "expert_parallel", "%lld does not divide data_parallel %lld",
+                                  (long long)ep, (long long)*dp);
     return KEEL_OK;
 }
 
@@ -65,6 +64,7 @@ keel_status keel_mesh_open(const keel_parallel_config *config, MPI_Comm comm, ke
     keel_mesh made = keel_mesh_alone();
     made.dp = dp, made.tp = tp, made.pp = pp, made.ep = ep;
     made.sequence = config->use_seq_parallel;
+    made.settings = config->node;
     status = open_world(comm, &made.world);
     if (status) return status;
     const uint32_t rank = (uint32_t)made.world.rank;

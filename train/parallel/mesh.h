@@ -23,6 +23,7 @@ typedef struct keel_comm {
 typedef struct keel_mesh {
     uint32_t dp, tp, pp, ep;        // sizes
     bool sequence;                  // rows between the products are shared out over model_parallel
+    const keel_yaml_node *settings; // parallel_config, for error messages; NULL: none
     keel_comm world;                // all ranks of the trainer; its communicator exists with one rank too
     keel_comm data_parallel;        // dp ranks: the same part of the model, each with other data
     keel_comm model_parallel;       // tp ranks: the same data, each with its part of every cut matrix

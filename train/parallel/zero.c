@@ -78,9 +78,8 @@ keel_status keel_zero_open(const keel_model *model, const keel_mesh *mesh, size_
         buckets += (r.end - r.begin + size_of(&r, bucket_bytes) - 1) / size_of(&r, bucket_bytes);
     }
     if (buckets > MAX_BUCKETS)
-        return keel_fail(KEEL_ERR_CONFIG,
-                         "parallel_config.bucket_bytes: %zu makes %zu buckets of %zu gradients, at most %d",
-                         bucket_bytes, buckets, keel_model_numel(model), MAX_BUCKETS);
+        return keel_yaml_fail_key(mesh->settings, "bucket_bytes", "%zu makes %zu buckets of %zu gradients, at most %d",
+                                  bucket_bytes, buckets, keel_model_numel(model), MAX_BUCKETS);
     made.buckets = calloc(buckets, sizeof *made.buckets);
     made.spans = calloc(buckets + param_count, sizeof *made.spans);
     if (!made.buckets || !made.spans) {
@@ -123,4 +122,23 @@ void keel_zero_describe(const keel_zero *zero, const keel_param *param, keel_sit
     info->layout = KEEL_LAYOUT_SHARD;
     info->replica_index += param->holder * info->replica_count;
     info->replica_count *= param->holders;
+}
+
+keel_status keel_zero_owner(const keel_zero *zero, size_t offset, int *rank) {
+    size_t b = 0;
+    while (offset - zero->buckets[b].begin >= zero->buckets[b].count) b++;
+    const keel_zero_bucket *bucket = &zero->buckets[b];
+    const int owner = (int)((offset - bucket->begin) / bucket->share);
+    if (bucket->comm->size == 1) {
+        *rank = zero->mesh->world.rank;
+        return KEEL_OK;
+    }
+    MPI_Group holders, world;
+    MPI_Comm_group(bucket->comm->mpi, &holders);
+    MPI_Comm_group(zero->mesh->world.mpi, &world);
+    const int code = MPI_Group_translate_ranks(holders, 1, &owner, world, rank);
+    MPI_Group_free(&holders);
+    MPI_Group_free(&world);
+    return code == MPI_SUCCESS ? KEEL_OK
+                               : keel_fail(KEEL_ERR_COMM, "MPI knows no rank %d of %s", owner, bucket->comm->name);
 }

@@ -45,6 +45,9 @@ bool keel_zero_counts(const keel_zero *zero, const keel_param *param);
 // The same among the ranks of this one's stage.
 bool keel_zero_counts_in_stage(const keel_zero *zero, const keel_param *param);
 
+// *RANK of the world that owns element OFFSET of this rank's flat buffers, of those that hold it as this one does.
+keel_status keel_zero_owner(const keel_zero *zero, size_t offset, int *rank);
+
 // What a site of a parameter's reduced gradient, its states or its weight as its owner updates it has of PARAM.
 void keel_zero_describe(const keel_zero *zero, const keel_param *param, keel_site_info *info);
 

@@ -275,7 +275,7 @@ static void test_models_that_do_not_fit(void **state) {
     assert_model_refused("model_config: {hidden_size: -8}\n",
                          "t.yaml:2:29: model_config.hidden_size: must be at least 1, found -8");
     assert_model_refused("model_config: {model_type: gpt2}\n", "t.yaml:2:15: model_config.vocab_size: missing");
-    assert_model_refused("model_config:\n", "t.yaml:1:1: model_config: missing");
+    assert_model_refused("model_config:\n", "t.yaml:2:14: model_config: missing");
     assert_model_refused("", "t.yaml:1:1: model_config: missing");
 }
 

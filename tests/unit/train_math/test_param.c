@@ -137,10 +137,10 @@ static void test_refused(void **state) {
         int64_t value;
         const char *text;
     } cases[] = {
-        {3, offsetof(keel_model_config, vocab_size), 24, "model_parallel 3 does not divide num_heads 8"},
-        {8, offsetof(keel_model_config, vocab_size), 24, "model_parallel 8 does not divide n_kv_heads 4"},
-        {2, offsetof(keel_model_config, intermediate_size), 9, "model_parallel 2 does not divide intermediate_size 9"},
-        {4, offsetof(keel_model_config, vocab_size), 25, "model_parallel 4 does not divide vocab_size 25"},
+        {3, offsetof(keel_model_config, vocab_size), 24, "model_parallel: 3 does not divide num_heads 8"},
+        {8, offsetof(keel_model_config, vocab_size), 24, "model_parallel: 8 does not divide n_kv_heads 4"},
+        {2, offsetof(keel_model_config, intermediate_size), 9, "model_parallel: 2 does not divide intermediate_size 9"},
+        {4, offsetof(keel_model_config, vocab_size), 25, "model_parallel: 4 does not divide vocab_size 25"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         keel_model_config config = model_of(KEEL_MODEL_LLAMA);

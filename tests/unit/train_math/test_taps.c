@@ -183,7 +183,7 @@ static void check_fault(const keel_model_config *config, const char *site, const
     snprintf(quantity_copy, sizeof quantity_copy, "%s", quantity);
     const keel_fault_config fault = nan_fault(site_copy, quantity_copy, index);
     assert_int_equal(rig_open(config, BATCH, &adamw, &fault, 1, true, &r), KEEL_OK);
-    if (keel_taps_check(r.taps, NULL) != KEEL_OK) fail_msg("%s", keel_error());
+    if (keel_taps_check(r.taps) != KEEL_OK) fail_msg("%s", keel_error());
     const keel_quantity q = keel_quantity_find(quantity);
     const keel_stats *seen = rig_stats(&r, site, q);
     assert_true(isfinite(step(&r, config, 1, &armed)));
@@ -263,7 +263,7 @@ static void test_dead_layer(void **state) {
         const keel_fault_config fault = {
             .kind = KEEL_FAULT_DEAD_LAYER, .step = 2, .steps = 100, .rank = -1, .site = (char[]){"layers.1.mlp.act"}};
         assert_int_equal(rig_open(configs[i], BATCH, &adamw, &fault, 1, true, &r), KEEL_OK);
-        assert_int_equal(keel_taps_check(r.taps, NULL), KEEL_OK);
+        assert_int_equal(keel_taps_check(r.taps), KEEL_OK);
         const keel_stats *seen[] = {
             rig_stats(&r, "layers.1.mlp.act", KEEL_ACTIVATION), rig_stats(&r, "layers.1.mlp.act", KEEL_ACTIVATION_GRAD),
             rig_stats(&r, "layers.1.mlp.down.weight", KEEL_GRAD_REDUCED), rig_stats(&r, up[i], KEEL_GRAD_REDUCED)};
@@ -290,7 +290,7 @@ static void test_fake_float32(void **state) {
                                      .rank = -1,
                                      .site = (char[]){"layers.0.mlp.up.weight"}};
     assert_int_equal(rig_open(&gpt2, BATCH, &adamw, &fault, 1, true, &r), KEEL_OK);
-    assert_int_equal(keel_taps_check(r.taps, NULL), KEEL_OK);
+    assert_int_equal(keel_taps_check(r.taps), KEEL_OK);
     const keel_stats *weight = rig_stats(&r, site, KEEL_WEIGHT), *update = rig_stats(&r, site, KEEL_UPDATE);
     for (uint64_t s = 1; s <= 4; s++) {
         step(&r, &gpt2, s, NULL);
@@ -316,7 +316,7 @@ static void test_when(void **state) {
     faults[0].rank = 1; // not this one
     faults[0].steps = 3;
     assert_int_equal(rig_open(&gpt2, BATCH, &adamw, faults, 2, true, &r), KEEL_OK);
-    assert_int_equal(keel_taps_check(r.taps, NULL), KEEL_OK);
+    assert_int_equal(keel_taps_check(r.taps), KEEL_OK);
     const bool expected[] = {false, true, true, true, true, true, false};
     for (uint64_t s = 1; s <= 7; s++) {
         bool armed;
@@ -329,7 +329,10 @@ static void test_when(void **state) {
 static void expect_refused(keel_fault_config *faults, size_t count, const char *text) {
     rig r;
     assert_int_equal(rig_open(&gpt2, BATCH, &adamw, faults, count, false, &r), KEEL_OK);
-    assert_int_equal(keel_taps_check(r.taps, NULL), KEEL_ERR_CONFIG);
+    const char *nearest;
+    assert_int_equal(keel_taps_nearest(r.taps, faults, &nearest), KEEL_OK);
+    assert_int_equal(keel_taps_find(r.taps, faults) ? keel_taps_check(r.taps) : keel_taps_fail_unknown(faults, nearest),
+                     KEEL_ERR_CONFIG);
     if (!strstr(keel_error(), text)) fail_msg("%s", keel_error());
     rig_close(&r);
 }
