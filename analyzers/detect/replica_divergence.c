@@ -8,7 +8,8 @@
 // - the one whose norm is to the bit what it was in the record before has missed the update;
 // - the first copy's sum must be what it was plus the sum of its update, within what rounding usually leaves: if it is
 //   not, that copy is the odd one, else the other;
-// - where means are not kept, the one whose norm has left its own course by four times as much as the other's.
+// - where means are not kept, or for fewer than 8 records, the one whose norm has left its own course, or in the second
+//   record its first value, by four times as much as the other's.
 // Else it is unknown.
 //
 // Where each rank updates a part of the weights and gives it to the others, a rank that misses an update leaves no
@@ -66,7 +67,7 @@ static int64_t odd_of_two(const keel_detector_input *in, const columns *c, uint3
         const double rounding = 4 * DBL_EPSILON * fabs(p->mean); // sums of few values are often exact
         return fabsf(p->error) > fmax(ODD_ERROR * (double)p->usual, rounding) ? two.first : two.second;
     }
-    if (!whole || p->known < 2 || !(c->high[site] > c->low[site])) return -1;
+    if (!whole || !(c->high[site] > c->low[site])) return -1;
     double expected = p->norm + p->change;
     double to_low = fabs(c->low[site] - expected), to_high = fabs(c->high[site] - expected);
     if (to_low < 4 * to_high && to_high < 4 * to_low) return -1;

@@ -243,6 +243,29 @@ static void of_two_copies_the_sum_of_the_update_tells_the_odd_one(void **unused)
     }
 }
 
+// Without a past it is not known; after one record the norm that jumps is.
+static void of_two_young_copies_the_one_that_jumps_is_odd(void **unused) {
+    (void)unused;
+    for (int way = 0; way < 4; way++) {
+        const int odd_rank = way % 2, flip = way / 2;
+        tensor_run *r = tensor_open(2, plain);
+        int weight = tensor_find(r, "layers.2.mlp.down.weight", KEEL_WEIGHT);
+        for (uint32_t s = 0; s < r->info.site_count; s++) r->sites[s].replica_count = 2;
+        tensor_begin(r);
+        for (int i = 0; i <= flip; i++) {
+            const double norm = 20 + 1e-3 * i, odd = i == flip ? 25 : norm;
+            tensor_next(r);
+            set_residuals(r, false, i == flip ? weight : -1);
+            tensor_set_ranks(r, weight, odd_rank ? norm : odd, norm, odd_rank ? odd : norm);
+            tensor_judge(r);
+        }
+        const keel_incident *k = tensor_incident(r, "replica_divergence", KEEL_WARNING);
+        assert_non_null(k);
+        assert_int_equal(k->rank, flip ? odd_rank : -1);
+        tensor_end(r);
+    }
+}
+
 // The copy whose norm is to the bit what it was has missed the update.
 static void of_two_copies_the_one_that_stood_still_is_out_of_step(void **unused) {
     (void)unused;
@@ -598,6 +621,7 @@ int main(void) {
         cmocka_unit_test(a_bit_flip_in_one_weight_of_one_rank_is_told_at_once),
         cmocka_unit_test(replicas_that_part_in_a_long_trouble_are_another_one),
         cmocka_unit_test(of_two_copies_the_sum_of_the_update_tells_the_odd_one),
+        cmocka_unit_test(of_two_young_copies_the_one_that_jumps_is_odd),
         cmocka_unit_test(of_two_copies_the_one_that_stood_still_is_out_of_step),
         cmocka_unit_test(of_a_part_of_a_tensor_the_checksums_tell_the_odd_one),
         cmocka_unit_test(a_rank_that_misses_the_update_of_its_parts_is_told),
