@@ -7,7 +7,7 @@
 
 // Sites that rules know by the end of their names: values of one module that are no tensors of their own.
 typedef enum keel_named_site {
-    KEEL_NAMED_MAX_LOGIT,   // .max_logit: greatest q.k / sqrt(d) of a layer; one element
+    KEEL_NAMED_MAX_LOGIT,   // .max_logit: greatest q.k / sqrt(d) of a layer
     KEEL_NAMED_EXPERT_LOAD, // .expert_load: tokens that each expert got; an element per expert
     KEEL_NAMED_DROP_RATE,   // .drop_rate: dropped assignments / routed assignments of a layer; one element
     KEEL_NAMED_COUNT

@@ -3,8 +3,7 @@
 // The mean of 8 records of its logarithm against the lowest such mean of the last 256 records: a rise by ratio to a
 // logit of at least the limit. Beyond some tens a softmax is one-hot in float32 as well, since exp(-17) is below its
 // precision: its gradient vanishes while the weights go on growing (Dehghani et al. 2023, "Scaling vision transformers
-// to 22 billion parameters", saw runs diverge from there). Read at sites NAME.attention.max_logit (an activation of one
-// element).
+// to 22 billion parameters", saw runs diverge from there). Read at sites NAME.attention.max_logit (an activation).
 #include <math.h>
 
 #include "analyzers/block_trend.h"

@@ -62,6 +62,7 @@ void keel_attention_plan(const keel_context *context, keel_arena *arena, keel_at
     keel_position_plan(context, arena, &attention->position);
     attention->scratch_size = scratch_take(&s, NULL, &unused);
     attention->scratch = keel_arena_take(arena, (size_t)context->threads * attention->scratch_size);
+    attention->greatest = keel_arena_take(arena, context->batch * context->heads);
     size_t n = context->rows * context->heads * s.dp;
     attention->dq = keel_arena_take(arena, n);
     attention->dk = keel_arena_take(arena, n);
@@ -239,20 +240,22 @@ void keel_attention_core(const keel_context *context, const keel_attention *atte
     const sizes s = sizes_of(context);
     // Flags alone are those of the core.
     const bool asked = layer->logit_tap->site->active & KEEL_FIELDS_BASE;
-    float greatest = 0;
+    const size_t items = context->batch * context->heads;
     keel_tap_begin(layer->core_tap);
-#pragma omp parallel num_threads(context->threads) reduction(max : greatest)
+#pragma omp parallel num_threads(context->threads)
     {
         int thread = omp_get_thread_num();
         scratch w;
         scratch_take(&s, attention->scratch + (size_t)thread * attention->scratch_size, &w);
 #pragma omp for schedule(static)
-        for (size_t item = 0; item < context->batch * context->heads; item++) {
+        for (size_t item = 0; item < items; item++) {
             const head_data h = head_of(context, layer, item);
+            float greatest = 0;
             forward_head(context, &s, &w, &h, layer, thread, asked ? &greatest : NULL);
+            attention->greatest[item] = greatest;
         }
     }
-    if (asked) keel_tap_at(layer->logit_tap, &greatest, 1);
+    if (asked) keel_tap_at(layer->logit_tap, attention->greatest, items);
     keel_tap_end(layer->core_tap);
     keel_lap(context, KEEL_PART_ATTENTION);
 }

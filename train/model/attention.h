@@ -15,6 +15,7 @@ typedef struct keel_attention {
     keel_position position;
     float *scratch; // [threads, scratch_size]
     size_t scratch_size;
+    float *greatest;     // [B, H]
     float *dq, *dk, *dv; // [B, H, T, Dp], Dp: D in whole vectors. Every query head forms its own share of dk and dv
 } keel_attention;
 
@@ -30,7 +31,7 @@ typedef struct keel_attention_layer {
     keel_attention_state state;
     keel_tap *qkv_tap, *qkv_grad_tap;
     keel_tap *core_tap, *core_grad_tap;
-    keel_tap *logit_tap; // one number: the greatest |q.k / sqrt(d)|
+    keel_tap *logit_tap; // [B, H]: of each head the greatest |q.k / sqrt(d)|
 } keel_attention_layer;
 
 void keel_attention_plan(const keel_context *context, keel_arena *arena, keel_attention *attention);

@@ -45,10 +45,11 @@ keel_status keel_exchange_open(const keel_context *context, keel_collectives *co
         keel_collective **made;
         keel_phase phase;
         keel_place before;
-    } list[] = {{"there", &ways->there, KEEL_PHASE_FORWARD, KEEL_PLACE_UP},
-                {"back", &ways->back, KEEL_PHASE_FORWARD, KEEL_PLACE_DOWN},
-                {"there_grad", &ways->there_grad, KEEL_PHASE_BACKWARD, KEEL_PLACE_ACT},
-                {"back_grad", &ways->back_grad, KEEL_PHASE_BACKWARD, KEEL_PLACE_ROUTER}};
+        bool whole; // what tensor ranks have alike; else each has its summand
+    } list[] = {{"there", &ways->there, KEEL_PHASE_FORWARD, KEEL_PLACE_UP, true},
+                {"back", &ways->back, KEEL_PHASE_FORWARD, KEEL_PLACE_DOWN, false},
+                {"there_grad", &ways->there_grad, KEEL_PHASE_BACKWARD, KEEL_PLACE_ACT, true},
+                {"back_grad", &ways->back_grad, KEEL_PHASE_BACKWARD, KEEL_PLACE_ROUTER, false}};
     char name[64];
     if (comm->size == 1) return KEEL_OK;
     keel_collective_plan plan = {.name = name,
@@ -58,6 +59,7 @@ keel_status keel_exchange_open(const keel_context *context, keel_collectives *co
                                  .count = context->experts,
                                  .row = context->local_experts,
                                  .comm = comm,
+                                 .copies = &context->mesh->model_parallel,
                                  .place = keel_places_before(context, KEEL_PHASE_FORWARD, index, KEEL_PLACE_UP)};
     snprintf(name, sizeof name, "all_to_all.layers.%zu.mlp.counts", index);
     keel_status status = keel_collectives_add(collectives, &plan, &ways->counts);
@@ -67,6 +69,7 @@ keel_status keel_exchange_open(const keel_context *context, keel_collectives *co
     for (size_t i = 0; i < sizeof list / sizeof *list && !status; i++) {
         snprintf(name, sizeof name, "all_to_all.layers.%zu.mlp.%s", index, list[i].name);
         plan.gradient = list[i].phase == KEEL_PHASE_BACKWARD;
+        plan.copies = list[i].whole ? &context->mesh->model_parallel : NULL;
         plan.place = keel_places_before(context, list[i].phase, index, list[i].before);
         status = keel_collectives_add(collectives, &plan, list[i].made);
     }

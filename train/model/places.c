@@ -148,8 +148,12 @@ static keel_site_info numbers_of(const keel_context *context, size_t layer, cons
 // Between the product that gives queries and keys and what becomes of them: ORDER is that of the core, which is
 // registered later.
 static keel_status add_logit(const keel_context *context, keel_taps *taps, size_t layer, size_t order, keel_tap **out) {
-    const keel_site_info info = numbers_of(context, layer, "attention", "attention.max_logit", 1, order);
-    return keel_taps_add(taps, &info, out);
+    const size_t own = context->batch * context->heads; // this rank's heads of all
+    const keel_site_info info = numbers_of(context, layer, "attention", "attention.max_logit",
+                                           own * (size_t)context->mesh->model_parallel.size, order);
+    const keel_status status = keel_taps_add(taps, &info, out);
+    if (status == KEEL_OK) (*out)->numel = own;
+    return status;
 }
 
 // All data-parallel and all tensor ranks know the same.

@@ -60,7 +60,7 @@ typedef struct keel_routing_taps {
 // The taps of a layer.
 typedef struct keel_layer_places {
     keel_place_taps taps[KEEL_PLACE_COUNT];
-    keel_tap *logit;           // max |q.k / sqrt(d)| over unmasked positions, one number
+    keel_tap *logit;           // max |q.k / sqrt(d)| over unmasked positions, of each head and sequence
     keel_routing_taps routing; // with experts
 } keel_layer_places;
 
@@ -70,7 +70,7 @@ typedef struct keel_places {
 } keel_places;
 
 // Of the stage's places, with their orders in the whole model. Registers a site of activation and one of
-// activation_grad for every place, and one of activation for every layer's greatest attention logit,
+// activation_grad for every place, and one of activation for every layer's greatest attention logits,
 // "layers.3.attention.max_logit"; with experts, of its routing, "layers.3.mlp.router.expert_load", ".drop_rate" and
 // ".drop_rate_estimate".
 keel_status keel_places_open(const keel_context *context, keel_taps *taps, keel_places *places);

@@ -112,8 +112,7 @@ static bool is_transfer(const keel_collective_plan *plan) {
 
 // The ranks that have the same values; NULL: none.
 static const keel_comm *copies_of(const keel_collective_plan *plan, bool out) {
-    if (is_transfer(plan)) return plan->copies;
-    if (plan->kind == KEEL_ALL_TO_ALL) return NULL;
+    if (is_transfer(plan) || plan->kind == KEEL_ALL_TO_ALL) return plan->copies;
     return out && !is_share(plan, out) ? plan->comm : NULL;
 }
 

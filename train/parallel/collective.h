@@ -51,7 +51,7 @@ typedef struct keel_collective_plan {
     bool gradient;               // float32: the values are gradients, which hold the loss scale
     keel_collective_place place; // zeros: behind the backward pass, in order of declaration
     int peer;                    // SEND, RECEIVE: the rank in COMM
-    const keel_comm *copies;     // SEND, RECEIVE: ranks that move the same values, each to or from its own peer
+    const keel_comm *copies;     // SEND, RECEIVE, ALL_TO_ALL: ranks that move the same values, each with its own peers
 } keel_collective_plan;
 
 typedef struct keel_collective {
