@@ -27,10 +27,10 @@ static keel_status check_groups(keel_trainer *trainer) {
     double *found = calloc(config->group_count, sizeof *found);
     keel_status status = keel_agree(&trainer->mesh.world,
                                     found ? KEEL_OK : keel_fail(KEEL_ERR_MEMORY, "no memory for parameter groups"));
-    for (size_t k = 0; !status && k < config->group_count; k++)
+    for (size_t k = 0; found && !status && k < config->group_count; k++)
         found[k] = keel_optimizer_uses_group(trainer->optimizer, k);
     if (!status) status = share_found(trainer, "all_reduce.groups", found, config->group_count);
-    for (size_t k = 0; !status && k < config->group_count; k++)
+    for (size_t k = 0; found && !status && k < config->group_count; k++)
         if (!(found[k] > 0)) status = keel_group_fail_unused(&config->groups[k]);
     free(found);
     return status;
@@ -69,14 +69,14 @@ static keel_status fail_everywhere(const keel_trainer *trainer, const keel_fault
     char **names = calloc(mesh->pp, sizeof *names), *own = NULL;
     keel_status status = names ? nearest_here(trainer, fault, &own) : keel_fail(KEEL_ERR_MEMORY, "no memory for names");
     status = keel_agree(&mesh->world, status);
-    for (uint32_t p = 0; !status && p < mesh->pp; p++) {
+    for (uint32_t p = 0; names && !status && p < mesh->pp; p++) {
         const int first = (int)(p * mesh->dp * mesh->tp); // rank of the stage
         if (first == mesh->world.rank) names[p] = own;
         status = keel_share_text(&mesh->world, first, &names[p]);
         if (first == mesh->world.rank) own = NULL;
     }
     size_t count = 0;
-    for (uint32_t p = 0; !status && p < mesh->pp; p++)
+    for (uint32_t p = 0; names && !status && p < mesh->pp; p++)
         if (names[p][0]) {
             char *name = names[p];
             names[p] = names[count];
@@ -103,10 +103,10 @@ static keel_status check_faults(keel_trainer *trainer) {
     const keel_comm *world = &trainer->mesh.world;
     double *found = calloc(config->fault_count, sizeof *found);
     keel_status status = keel_agree(world, found ? KEEL_OK : keel_fail(KEEL_ERR_MEMORY, "no memory for faults"));
-    for (size_t i = 0; !status && i < config->fault_count; i++)
+    for (size_t i = 0; found && !status && i < config->fault_count; i++)
         if (has_site(trainer, &config->faults[i])) found[i] = 1 + trainer->mesh.pipeline.rank;
     if (!status && trainer->mesh.pp > 1) status = share_found(trainer, "all_reduce.faults", found, config->fault_count);
-    for (size_t i = 0; !status && i < config->fault_count; i++)
+    for (size_t i = 0; found && !status && i < config->fault_count; i++)
         if (names_site(&config->faults[i]))
             status = keel_agree(world, check_site(trainer, &config->faults[i], found[i]));
     free(found);

@@ -11,12 +11,12 @@ static keel_status check(const keel_parallel_config *config, int64_t world, int6
             "model_parallel %lld x pipeline_stage %lld = %lld does not divide the job's %lld rank%s", (long long)tp,
             (long long)pp, (long long)model, (long long)world, world == 1 ? "" : "s");
     *dp = config->data_parallel ? config->data_parallel : world / model;
-    if (*dp * model != world)
+    const int64_t ranks = *dp * model;
+    if (ranks != world)
         return keel_yaml_fail_key(config->node, "data_parallel",
                                   "data_parallel %lld x model_parallel %lld x pipeline_stage %lld = %lld ranks, "
                                   "but the job has %lld",
-                                  (long long)*dp, (long long)tp, (long long)pp, (long long)(*dp * model),
-                                  (long long)world);
+                                  (long long)*dp, (long long)tp, (long long)pp, (long long)ranks, (long long)world);
     if (config->use_seq_parallel && tp == 1)
         return keel_yaml_fail_key(config->node, "use_seq_parallel", "needs model_parallel above 1, which is %lld",
                                   (long long)tp);
@@ -55,7 +55,7 @@ static keel_status open_world(MPI_Comm from, keel_comm *world) {
 
 keel_status keel_mesh_open(const keel_parallel_config *config, MPI_Comm comm, keel_mesh *mesh) {
     int world;
-    int64_t found = 0;
+    int64_t found = 1;
     MPI_Comm_size(comm, &world);
     keel_status status = check(config, world, &found);
     if (status) return status;
