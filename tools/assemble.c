@@ -31,7 +31,7 @@ static keel_status look_for_run(keel_assembly *assembly, bool resume, uint32_t *
     const char *directory = assembly->directory;
     DIR *dir = opendir(directory);
     if (!dir)
-        return errno == ENOENT ? KEEL_OK : keel_fail(KEEL_ERR_IO, "%s: cannot be read: %s", directory, strerror(errno));
+        return errno == ENOENT ? KEEL_OK : keel_fail(KEEL_ERR_IO, "monitor.output: %s: %s", directory, strerror(errno));
     bool exists = false;
     for (const struct dirent *entry; !exists && (entry = readdir(dir));)
         exists = strncmp(entry->d_name, "keel-", 5) == 0 && strstr(entry->d_name, ".h5");

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "analyzers/report/report.h"
 #include "tools/bench_detect.h"
 #include "tools/bench_overhead.h"
 #include "tools/bench_stats.h"
@@ -304,7 +305,7 @@ static keel_status run(size_t command, arguments *args) {
     return status;
 }
 
-int main(int argc, char **argv) {
+static int run_program(int argc, char **argv) {
     if (keel_cpu_check()) {
         fprintf(stderr, "keel-bench: %s\n", keel_error());
         return 2;
@@ -338,4 +339,11 @@ int main(int argc, char **argv) {
     if (status) fprintf(stderr, "keel-bench: %s\n", keel_error());
     remove_folder(args.folder);
     return status ? 2 : 0;
+}
+
+int main(int argc, char **argv) {
+    const int code = run_program(argc, argv);
+    if (code || !keel_report_written(stdout)) return code;
+    fprintf(stderr, "keel-bench: standard output: %s\n", keel_error());
+    return 2;
 }

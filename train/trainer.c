@@ -260,7 +260,7 @@ static keel_status find_weights(keel_trainer *trainer, found *out) {
     if (!path) return KEEL_OK;
     size_t ignored;
     const keel_status status = keel_pretrained_open(path, trainer->reshard, &out->weights, &ignored);
-    if (status) return status;
+    if (status) return keel_fail(status, "model_config.checkpoint_name_or_path: %s", keel_error());
     keel_trainer_note(trainer, "weights from %s", path);
     if (ignored) keel_trainer_note(trainer, "%s: %zu tensors that the model lacks were left out", path, ignored);
     return KEEL_OK;

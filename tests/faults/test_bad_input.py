@@ -161,5 +161,29 @@ class BadInput(Case):
         self.run_program(args)
         self.refused(args, "run")
 
+    def test_output_that_cannot_be_written(self):
+        log = self.write("log.csv", "step,loss\n" + "".join(f"{i},3\n" for i in range(100)))
+        for args in (["report", log], ["report", log, "--format", "json"], ["check", log], ["check", "--list-rules"], ["diff", log, log],
+                     ["diff", log, log, "--json"], ["import", "--list-formats"], ["doctor"], ["--help"], ["--version"]):
+            with open("/dev/full", "w") as full:
+                p = subprocess.run([KEEL, *args], stdout=full, stderr=subprocess.PIPE, text=True, env=ENV, timeout=60, cwd=self.dir)
+            self.assertEqual(p.returncode, 2, f"{args}: {p.stderr}")
+            self.assertEqual(len(p.stderr.splitlines()), 1, f"{args}: {p.stderr!r}")
+            self.assertIn("cannot be written", p.stderr)
+
+    def test_paths_in_settings_are_named_with_their_key(self):
+        a_file = self.write("file", "text")
+        monitor = ["--monitor", self.preset("monitor.yaml")]
+        for key, more in (("runner_config.output_dir", []), ("train_dataset.shards", []), ("monitor.output", monitor),
+                          ("model_config.checkpoint_name_or_path", [])):
+            self.refused([TRAIN, self.config(), *more, "--set", f"{key}={a_file}"], key, a_file, stdout=None)
+
+    def test_paths_of_any_characters(self):
+        run = self.path("a b", "ünï 'q' \"d\" $x")
+        quoted = run.replace("'", "''")
+        self.run_program([TRAIN, self.config(steps=3), "--monitor", self.preset("monitor.yaml"), "--set", f"monitor.output='{quoted}'"])
+        self.assertIn("3 records", self.run_program([KEEL, "check", run]).stdout)
+        self.refused([KEEL, "report", os.path.dirname(run)], "holds 1 of them; give that: " + run)
+
 
 main()
