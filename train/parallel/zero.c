@@ -81,7 +81,7 @@ keel_status keel_zero_open(const keel_model *model, const keel_mesh *mesh, size_
         return keel_yaml_fail_key(mesh->settings, "bucket_bytes", "%zu makes %zu buckets of %zu gradients, at most %d",
                                   bucket_bytes, buckets, keel_model_numel(model), MAX_BUCKETS);
     made.buckets = calloc(buckets + 1, sizeof *made.buckets);
-    made.spans = calloc(buckets + param_count, sizeof *made.spans);
+    made.spans = calloc(buckets + param_count + 1, sizeof *made.spans);
     if (!made.buckets || !made.spans) {
         keel_zero_close(&made);
         return keel_fail(KEEL_ERR_MEMORY, "no memory for %zu gradient buckets", buckets);
