@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -11,17 +12,22 @@
 #include "train/trainer_state.h"
 
 // Two runs in one folder would move and overwrite each other's checkpoints. A file system without locks is taken as it
-// is. The lock goes with the process, however that ends.
+// is. The lock goes with the process, however that ends; it is on a file, since the lock on the folder itself is that
+// of a monitor whose output is the same folder.
 keel_status keel_trainer_lock_output(keel_trainer *trainer) {
-    const char *path = trainer->config->runner.output_dir;
+    const char *folder = trainer->config->runner.output_dir;
+    char *path;
     if (trainer->output_lock >= 0) return KEEL_OK;
-    trainer->output_lock = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (trainer->output_lock < 0 && errno == ENOENT) return KEEL_OK;
-    if (trainer->output_lock < 0) return keel_fail(KEEL_ERR_IO, "%s: cannot be opened: %s", path, strerror(errno));
-    if (flock(trainer->output_lock, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
-        return keel_fail(KEEL_ERR_USAGE, "%s: another training writes there: name another runner_config.output_dir",
-                         path);
-    return KEEL_OK;
+    if (asprintf(&path, "%s/train.lock", folder) < 0) return keel_fail(KEEL_ERR_MEMORY, "%s: no memory", folder);
+    trainer->output_lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    keel_status status = KEEL_OK;
+    if (trainer->output_lock < 0 && errno != ENOENT)
+        status = keel_fail(KEEL_ERR_IO, "%s: cannot be opened: %s", path, strerror(errno));
+    else if (trainer->output_lock >= 0 && flock(trainer->output_lock, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
+        status = keel_fail(KEEL_ERR_USAGE, "%s: another training writes there: name another runner_config.output_dir",
+                           folder);
+    free(path);
+    return status;
 }
 
 keel_status keel_trainer_begin_folders(keel_trainer *trainer) {

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """Every kind of bad input gives one clear line on standard error that names the file, exit 2, and nothing else."""
 import os
+import signal
 import subprocess
 
 from common import ENV, KEEL, SOURCE, TRAIN, Case, main
@@ -184,6 +185,18 @@ class BadInput(Case):
         self.run_program([TRAIN, self.config(steps=3), "--monitor", self.preset("monitor.yaml"), "--set", f"monitor.output='{quoted}'"])
         self.assertIn("3 records", self.run_program([KEEL, "check", run]).stdout)
         self.refused([KEEL, "report", os.path.dirname(run)], "holds 1 of them; give that: " + run)
+
+    def test_one_training_in_a_folder_at_a_time(self):
+        config = self.config(steps=100000)
+        watched = ["--monitor", self.preset("monitor.yaml"), "--set", f"monitor.output={self.path('out')}"]  # the same as output_dir
+        first = self.start([TRAIN, config, *watched], self.path("first.log"))
+        self.wait_for(lambda: self.steps_made() > 2)
+        self.refused([TRAIN, config], "out: another training writes there: name another runner_config.output_dir", stdout=None)
+        self.refused([TRAIN, config, "--set", f"runner_config.output_dir={self.path('other')}", *watched], "out: holds a run already", stdout=None)
+        self.refused([KEEL, "import", self.path("out", "train.csv"), "-o", self.path("out")], "a run is there already")
+        self.assertIn("records", self.run_program([KEEL, "check", self.path("out")]).stdout)
+        first.send_signal(signal.SIGINT)
+        self.assertEqual(first.wait(30), 128 + signal.SIGINT)
 
 
 main()
