@@ -79,15 +79,15 @@ static void finish_step(keel_merge_stage *stage) {
 static void abandon(keel_merge_stage *stage, const char *why) {
     const bool merged = stage->phase == JUDGING || stage->phase == ASKING;
     const bool between = merged || (stage->phase == ANNOUNCING && !stage->leads);
-    if (merged) finish_step(stage);
-    stage->phase = ABANDONED; // a frame in flight is left where it is: the library may still write to it
-    atomic_store(&stage->abandoned, true);
     keel_log(KEEL_LOG_ERROR,
              "the merge over ranks is abandoned %s step %" PRIu64
              ": %s; from here on %s; the process must end by _exit",
              between ? "after" : "at", stage->order.step, why,
              stage->leads ? "only what rank 0 itself observes is recorded, marked as incomplete"
                           : "nothing of this rank is recorded");
+    if (merged) finish_step(stage); // whoever waits for it finds the message said
+    stage->phase = ABANDONED;       // a frame in flight is left where it is: the library may still write to it
+    atomic_store(&stage->abandoned, true);
 }
 
 static void begin(keel_merge_stage *stage, phase next, keel_status status) {
