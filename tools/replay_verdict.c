@@ -277,6 +277,8 @@ bool keel_replay_decides(const keel_replay_reading *reading) {
 // By the rules; where they have no history, by the records before STEP, and where there are hardly any, by those
 // behind.
 static bool was_bad(const keel_recorded *recorded, uint64_t step, usual *u) {
+    const keel_replay_value *was = recorded_at(recorded, step);
+    if (!is_finite(was)) return true;
     if (recorded->judged) return recorded->sick;
     size_t at = 0;
     while (at < recorded->count && recorded->steps[at] < step) at++;
@@ -286,7 +288,7 @@ static bool was_bad(const keel_recorded *recorded, uint64_t step, usual *u) {
     } else if (!find_usual(recorded->values + at + 1, recorded->count - at - 1, u)) {
         return false;
     }
-    return stands_out(recorded_at(recorded, step), u, false);
+    return stands_out(was, u, false);
 }
 
 // The first step of the replay whose numbers are not the recorded ones; 0: none.

@@ -281,13 +281,22 @@ static keel_status finish_run(keel_trainer *trainer, bool by_monitor, bool criti
     return status ? status : tell_memory(trainer);
 }
 
+// Training does not end for what its monitor has lost.
+static keel_status take_up_monitor(const keel_trainer *trainer) {
+    const keel_status status =
+        keel_probe_load(trainer->probe, trainer->resumed_step, trainer->monitor, trainer->monitor_bytes);
+    if (status != KEEL_ERR_FORMAT) return status;
+    keel_trainer_note(trainer, "the monitor's rules begin anew, since what the checkpoint has of them does not fit: %s",
+                      keel_error());
+    return KEEL_OK;
+}
+
 keel_status keel_trainer_run(keel_trainer *trainer) {
     const keel_runner_config *runner = &trainer->config->runner;
     const keel_comm *world = &trainer->mesh.world;
     keel_status status = keel_agree(world, world->rank == 0 ? keel_trainer_begin_folders(trainer) : KEEL_OK);
     if (!status && !trainer->new_run)
-        status = keel_agree(
-            world, keel_probe_load(trainer->probe, trainer->resumed_step, trainer->monitor, trainer->monitor_bytes));
+        status = keel_agree(world, take_up_monitor(trainer));
     if (status) return status;
     outcome out = {0};
     bool stopping = false;

@@ -81,6 +81,49 @@ static void test_damaged_checkpoints(void) {
     rig_remove_folder(folder);
 }
 
+static keel_status start_nothing(void *context, keel_probe *probe, keel_site_plan *plans) {
+    (void)context, (void)probe, (void)plans;
+    return KEEL_OK;
+}
+
+static keel_frame *no_frame(void *context, uint64_t step) {
+    (void)context, (void)step;
+    return NULL;
+}
+
+static void end_nothing(void *context, keel_frame *frame, const keel_step *step) {
+    (void)context, (void)frame, (void)step;
+}
+
+static keel_status refuse_state(void *context, uint64_t step, const void *bytes, size_t size) {
+    (void)context, (void)step, (void)bytes, (void)size;
+    return keel_fail(KEEL_ERR_FORMAT, "state of another version");
+}
+
+// Of another version of the monitor, say: the run goes on, with rules that know nothing of the past.
+static void test_a_state_of_the_monitor_that_does_not_fit(void) {
+    static rig_record record;
+    char *folder = rig_folder();
+    keel_train_config config = rig_config(folder, 1);
+    config.runner.steps = 10;
+    config.checkpoint.save_interval = 10;
+    CHECK(rig_train(&config, &language, false, &record) == KEEL_OK);
+    memset(&record, 0, sizeof record);
+    config.runner.steps = 12;
+    const keel_backend backend = {
+        .start = start_nothing, .frame_begin = no_frame, .frame_end = end_nothing, .load = refuse_state};
+    rig r;
+    CHECK(rig_open_with(&config, &language, true, &record, &backend, &r) == KEEL_OK);
+    CHECK(keel_trainer_run(r.trainer) == KEEL_OK);
+    rig_close(&r);
+    if (check_rank == 0) {
+        CHECK(record.count == 2);
+        CHECK(strstr(record.notes, "the monitor's rules begin anew, since what the checkpoint has of them does not "
+                                   "fit: state of another version"));
+    }
+    rig_remove_folder(folder);
+}
+
 static void test_idle_settings_are_told(void) {
     static rig_record record;
     char *folder = rig_folder();
@@ -157,6 +200,8 @@ int main(void) {
     check_say("resume with accumulation");
     test_idle_settings_are_told();
     check_say("settings without effect");
+    test_a_state_of_the_monitor_that_does_not_fit();
+    check_say("a state of the monitor that does not fit");
     test_damaged_checkpoints();
     check_say("damaged checkpoints");
     test_nothing_left_to_train();

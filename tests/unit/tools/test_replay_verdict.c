@@ -200,6 +200,20 @@ static void a_sound_step_is_said_to_be_one(void **state) {
     assert_non_null(strstr(judge(&m).reason, "nothing stands out at step 50"));
 }
 
+// However few records there are to hold it against.
+static void a_step_that_is_not_finite_is_never_sound(void **state) {
+    (void)state;
+    for (uint32_t shards = 1; shards <= 2; shards++) {
+        made_up m;
+        make(&m, shards);
+        m.records[STEP - 1] = m.steps[STEP - CHECKPOINT - 1] = sick;
+        m.recorded = (keel_recorded){.steps = &m.record_steps[STEP - 1], .values = &m.records[STEP - 1], .count = 1};
+        assert_int_equal(judge(&m).cause, KEEL_REPLAY_UNKNOWN); // it comes again
+        m.steps[STEP - CHECKPOINT - 1] = sound(STEP);
+        assert_int_equal(judge(&m).cause, shards > 1 ? KEEL_REPLAY_TRANSIENT : KEEL_REPLAY_NOT_DATA);
+    }
+}
+
 static void an_unusual_batch_of_a_step_that_the_rules_find_sound_is_healthy(void **state) {
     (void)state;
     made_up m;
@@ -295,6 +309,7 @@ int main(void) {
         cmocka_unit_test(what_comes_again_with_any_batch_is_neither),
         cmocka_unit_test(bad_only_after_the_reduction_points_to_the_collectives),
         cmocka_unit_test(a_sound_step_is_said_to_be_one),
+        cmocka_unit_test(a_step_that_is_not_finite_is_never_sound),
         cmocka_unit_test(an_unusual_batch_of_a_step_that_the_rules_find_sound_is_healthy),
         cmocka_unit_test(few_neighbours_make_no_certainty),
         cmocka_unit_test(the_rules_judge_the_step_by_the_history_of_the_run),
