@@ -4,7 +4,9 @@
 // (Robbins and Monro 1951; the idea for streams: Ma, Muthukrishnan and Sandler, "Frugal streaming", 2013): each value
 // moves the centre by a share of the spread towards it, and the spread by a share of itself. A value is scored before
 // it joins; what lies KEEL_TRACK_OUTLIER or more from the centre does not join, until that has gone on for
-// KEEL_TRACK_ACCEPT records: then it is the new level. Values are logarithms or the like: the spread has a floor.
+// KEEL_TRACK_ACCEPT records: then it is the new level. Within the first KEEL_TRACK_WARMUP values it joins, and counts
+// as outside all the same: a level that was left then is no news later. Values are logarithms or the like: the spread
+// has a floor.
 #ifndef KEEL_ANALYZERS_TRACK_H
 #define KEEL_ANALYZERS_TRACK_H
 
@@ -61,14 +63,13 @@ static inline void keel_track_join(keel_track *t, float distance) {
 
 // SCORE: of this value, just taken.
 static inline void keel_track_add(keel_track *t, float value, const keel_track_score *score) {
-    if (score->ready && fabsf(score->z) >= KEEL_TRACK_OUTLIER) {
-        t->outside++;
-        t->level = t->outside == 1 ? value : t->level + (value - t->level) / t->outside;
-        if (t->outside >= KEEL_TRACK_ACCEPT) keel_track_accept(t);
-        return;
-    }
-    if (t->outside) t->outside = t->outside > 2 ? t->outside - 2 : 0;
-    keel_track_join(t, score->distance);
+    const bool outside = t->joined && fabsf(score->z) >= KEEL_TRACK_OUTLIER;
+    if (!outside && t->outside) t->outside = t->outside > 2 ? t->outside - 2 : 0;
+    if (!outside || !score->ready) keel_track_join(t, score->distance);
+    if (!outside) return;
+    t->outside++;
+    t->level = t->outside == 1 ? value : t->level + (value - t->level) / t->outside;
+    if (t->outside >= KEEL_TRACK_ACCEPT) keel_track_accept(t);
 }
 
 #endif

@@ -194,7 +194,7 @@ class BadInput(Case):
         self.refused([TRAIN, config], "out: another training writes there: name another runner_config.output_dir", stdout=None)
         self.refused([TRAIN, config, "--set", f"runner_config.output_dir={self.path('other')}", *watched], "out: holds a run already", stdout=None)
         self.refused([KEEL, "import", self.path("out", "train.csv"), "-o", self.path("out")], "a run is there already")
-        self.assertIn("records", self.run_program([KEEL, "check", self.path("out")]).stdout)
+        self.assertIn("\n2,", self.run_program([KEEL, "dump", self.path("out"), "--series", "loss"]).stdout)
         first.send_signal(signal.SIGINT)
         self.assertEqual(first.wait(30), 128 + signal.SIGINT)
 

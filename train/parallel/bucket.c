@@ -46,8 +46,8 @@ static uint32_t place_of(keel_probe *probe, const keel_param *param) {
     for (uint32_t id = 0; id < keel_probe_site_count(probe); id++) {
         const keel_site_info *site = keel_probe_site_info(probe, id);
         const size_t length = strlen(site->name);
-        if (site->quantity != KEEL_ACTIVATION_GRAD || length <= longest || name[length] != '.' ||
-            strncmp(site->name, name, length) != 0)
+        if (site->quantity != KEEL_ACTIVATION_GRAD || length <= longest || strncmp(site->name, name, length) != 0 ||
+            name[length] != '.')
             continue;
         longest = length;
         order = site->order;
