@@ -295,8 +295,7 @@ keel_status keel_trainer_run(keel_trainer *trainer) {
     const keel_runner_config *runner = &trainer->config->runner;
     const keel_comm *world = &trainer->mesh.world;
     keel_status status = keel_agree(world, world->rank == 0 ? keel_trainer_begin_folders(trainer) : KEEL_OK);
-    if (!status && !trainer->new_run)
-        status = keel_agree(world, take_up_monitor(trainer));
+    if (!status && !trainer->new_run) status = keel_agree(world, take_up_monitor(trainer));
     if (status) return status;
     outcome out = {0};
     bool stopping = false;
