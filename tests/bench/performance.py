@@ -169,10 +169,8 @@ NOTES = """
 update, weight) and some 105 million values of activations and their gradients: 0.85 thousand million values, all fields of each. At the rate
 of the row "all fields, 1 MiB" two cores need {busy:.0f} ms for them, {share:.0f} percent of the step, if nothing else happens meanwhile. (That row takes
 checksums, which a single copy is spared.) The optimizer's pass waits for memory and hides part of it; the rest is arithmetic in a step that keeps both
-cores busy with arithmetic. A profile by `perf` (1,500 samples a second, blocks with the monitor less those without, on a busy host where a step took
-1.27 s, before pieces of a tensor were added up with fewer divisions) gave of all CPU time 6.7 percent to the statistics, of which 1.5 came back as
-shorter waits for memory in the optimizer, 0.8 to the writer thread with HDF5, and 2.5 to the two training threads waiting for each other, also while
-the writer has a core. The statistics need at least five operations for each vector (three extremes, two sums), and up to seven more where values below
+cores busy with arithmetic.
+The statistics need at least five operations for each vector (three extremes, two sums), and up to seven more where values below
 what float16 holds must be counted; a core does two of 512 bits a cycle: at 2.7 GHz five alone are 25 ms of both cores for these values, before what
 memory hides. `configs/monitor.yaml`, which is meant to be left on, takes flags of everything at every step, and the usual statistics every few.
 
