@@ -35,7 +35,7 @@ static const char usage[] =
     "  --resume              continue from the newest usable checkpoint\n"
     "  --replay-batch STEP   is it the data? Take the batch of a bad step again from a healthy checkpoint, on its own "
     "rank\n"
-    "                        and on another, and say: bad data, hardware, transient, or cannot tell\n"
+    "                        and on another, and say: bad data, hardware, transient, healthy, or cannot tell\n"
     "  --print-structure     print modules, shapes and collectives, and stop; under mpirun, those of its ranks\n"
     "  --version, --help\n"
     "\n"

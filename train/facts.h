@@ -11,7 +11,7 @@
 enum { KEEL_FACT_COUNT = 80, KEEL_FACT_BYTES = 64 };
 
 typedef struct keel_fact {
-    const char *key;             // as in the YAML: "model_config.hidden_size"
+    const char *key;             // as in the YAML: "model_config.hidden_size"; or what keys make together
     char value[KEEL_FACT_BYTES]; // numbers exactly
     bool required;      // a checkpoint with another value does not fit; otherwise the run goes on, but not bit for bit
     const char *absent; // what a file without the key holds; NULL: nothing is known
