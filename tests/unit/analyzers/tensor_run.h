@@ -42,6 +42,12 @@ static inline int tensor_site(tensor_run *r, const char *name, keel_quantity qua
     return (int)id;
 }
 
+// The settings that most tests have.
+static const char tensor_plain[] = "model_config: {vocab_size: 256}\n"
+                                   "optimizer: {betas: [0.9, 0.95]}\n"
+                                   "lr_schedule: {learning_rate: 0.001, warmup_steps: 20}\n"
+                                   "runner_config: {steps: 1000}\n";
+
 // RANKS ranks; settings as the store keeps them. Sites and scalars may be added before tensor_begin.
 static inline tensor_run *tensor_open(uint32_t ranks, const char *config_yaml) {
     static const char *const usual[T_SCALARS] = {"loss", "grad_norm", "lr", "loss_max", "loss_max_rank", "a", "b", "c"};
@@ -95,6 +101,13 @@ static inline int tensor_find(const tensor_run *r, const char *name, keel_quanti
 static inline void tensor_begin(tensor_run *r) {
     assert_int_equal(keel_analysis_open(NULL, &r->analysis), KEEL_OK);
     assert_int_equal(keel_analysis_start(r->analysis, &r->info), KEEL_OK);
+}
+
+// With settings that most tests have, and begun.
+static inline tensor_run *tensor_begun(uint32_t ranks) {
+    tensor_run *r = tensor_open(ranks, tensor_plain);
+    tensor_begin(r);
+    return r;
 }
 
 // RULES: as monitor.rules has them.
@@ -180,6 +193,14 @@ static inline const keel_incident *tensor_incident(const tensor_run *r, const ch
     for (size_t i = 0; i < count; i++)
         if (incidents[i].severity >= severity && strcmp(incidents[i].rule, rule) == 0) return &incidents[i];
     return NULL;
+}
+
+// That incident, a warning at least, which there must be and which must name RANK.
+static inline const keel_incident *tensor_expect_rank(const tensor_run *r, const char *rule, int rank) {
+    const keel_incident *k = tensor_incident(r, rule, KEEL_WARNING);
+    assert_non_null(k);
+    assert_int_equal(k->rank, rank);
+    return k;
 }
 
 static inline void tensor_expect_quiet(const tensor_run *r) {

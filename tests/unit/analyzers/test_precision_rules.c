@@ -1,17 +1,11 @@
 // Rules on precision: what formats lose, and what settings ask of them.
 #include "tests/unit/analyzers/tensor_run.h"
 
-static const char plain[] = "model_config: {vocab_size: 256}\n"
-                            "optimizer: {betas: [0.9, 0.95]}\n"
-                            "lr_schedule: {learning_rate: 0.001, warmup_steps: 20}\n"
-                            "runner_config: {steps: 1000}\n";
-
 // ---- fake_float32 ----
 
 static void float32_made_of_bfloat16_is_told(void **unused) {
     (void)unused;
-    tensor_run *r = tensor_open(1, plain);
-    tensor_begin(r);
+    tensor_run *r = tensor_begun(1);
     tensor_quiet(r, 10);
     int site = tensor_find(r, "layers.3.mlp.down.weight", KEEL_WEIGHT);
     for (int i = 0; i < 2; i++) {
@@ -29,7 +23,7 @@ static void float32_made_of_bfloat16_is_told(void **unused) {
 
 static void as_many_records_are_waited_for_as_are_asked_for(void **unused) {
     (void)unused;
-    tensor_run *r = tensor_open(1, plain);
+    tensor_run *r = tensor_open(1, tensor_plain);
     tensor_begin_with(r, "{fake_float32: {records: 300}}");
     int site = tensor_find(r, "layers.3.mlp.down.weight", KEEL_WEIGHT);
     for (int i = 0; i < 305; i++) {
@@ -43,8 +37,7 @@ static void as_many_records_are_waited_for_as_are_asked_for(void **unused) {
 
 static void one_value_in_a_million_changes_it(void **unused) {
     (void)unused;
-    tensor_run *r = tensor_open(1, plain);
-    tensor_begin(r);
+    tensor_run *r = tensor_begun(1);
     int site = tensor_find(r, "layers.3.mlp.down.weight", KEEL_WEIGHT);
     for (int i = 0; i < 8; i++) {
         tensor_next(r);
@@ -169,7 +162,7 @@ static const char half[] = "model_config: {vocab_size: 256, compute_dtype: float
 static void gradients_that_are_flushed_are_told_in_half_only(void **unused) {
     (void)unused;
     for (int in_half = 0; in_half < 2; in_half++) {
-        tensor_run *r = tensor_open(1, in_half ? half : plain);
+        tensor_run *r = tensor_open(1, in_half ? half : tensor_plain);
         tensor_begin(r);
         for (int i = 0; i < 40; i++) {
             tensor_next(r);

@@ -1,15 +1,9 @@
 // Rules on tensors: each fires on what it looks for, and keeps still on what resembles it.
 #include "tests/unit/analyzers/tensor_run.h"
 
-static const char plain[] = "model_config: {vocab_size: 256}\n"
-                            "optimizer: {betas: [0.9, 0.95]}\n"
-                            "lr_schedule: {learning_rate: 0.001, warmup_steps: 20}\n"
-                            "runner_config: {steps: 1000}\n";
-
 static void healthy_tensors_are_quiet(void **unused) {
     (void)unused;
-    tensor_run *r = tensor_open(2, plain);
-    tensor_begin(r);
+    tensor_run *r = tensor_begun(2);
     tensor_quiet(r, 3000);
     tensor_expect_quiet(r);
     tensor_end(r);
@@ -19,8 +13,7 @@ static void healthy_tensors_are_quiet(void **unused) {
 
 static void a_weight_that_jumps_and_stays_is_a_warning(void **unused) {
     (void)unused;
-    tensor_run *r = tensor_open(1, plain);
-    tensor_begin(r);
+    tensor_run *r = tensor_begun(1);
     tensor_quiet(r, 100);
     int site = tensor_find(r, "layers.2.mlp.down.weight", KEEL_WEIGHT);
     for (int i = 0; i < 3; i++) {
@@ -45,7 +38,7 @@ static void a_weight_that_no_update_has_changed_so_is_told_as_its_own(void **unu
     (void)unused;
     enum { APPLIED, SKIPPED, EXPLAINED, COPIES, WAYS };
     for (int way = 0; way < WAYS; way++) {
-        tensor_run *r = tensor_open(2, plain);
+        tensor_run *r = tensor_open(2, tensor_plain);
         const int site = tensor_find(r, "layers.2.mlp.down.weight", KEEL_WEIGHT);
         const int update = tensor_find(r, "layers.2.mlp.down.weight", KEEL_UPDATE);
         r->sites[site].replica_count = way == COPIES ? 2 : 1;
@@ -68,7 +61,7 @@ static void a_weight_that_no_update_has_changed_so_is_told_as_its_own(void **unu
 }
 
 static int32_t rank_of_a_jump(uint32_t ranks, uint32_t copies, double low, double high) {
-    tensor_run *r = tensor_open(ranks, plain);
+    tensor_run *r = tensor_open(ranks, tensor_plain);
     int site = tensor_find(r, "layers.2.mlp.down.weight", KEEL_WEIGHT);
     r->sites[site].replica_count = copies;
     tensor_begin(r);
@@ -100,8 +93,7 @@ static void the_rank_whose_part_jumps_is_named(void **unused) {
 
 static void one_outlier_at_one_site_is_a_note(void **unused) {
     (void)unused;
-    tensor_run *r = tensor_open(1, plain);
-    tensor_begin(r);
+    tensor_run *r = tensor_begun(1);
     tensor_quiet(r, 100);
     tensor_next(r);
     tensor_set_norm(r, tensor_find(r, "layers.1.mlp.down", KEEL_ACTIVATION_GRAD), 5);
@@ -118,8 +110,7 @@ static void one_outlier_at_one_site_is_a_note(void **unused) {
 
 static void many_sites_at_once_are_a_warning_at_the_first(void **unused) {
     (void)unused;
-    tensor_run *r = tensor_open(1, plain);
-    tensor_begin(r);
+    tensor_run *r = tensor_begun(1);
     tensor_quiet(r, 100);
     tensor_next(r);
     for (int l = 3; l > 0; l--) {
@@ -136,8 +127,7 @@ static void many_sites_at_once_are_a_warning_at_the_first(void **unused) {
 
 static void a_new_learning_rate_is_no_jump_of_the_updates(void **unused) {
     (void)unused;
-    tensor_run *r = tensor_open(1, plain);
-    tensor_begin(r);
+    tensor_run *r = tensor_begun(1);
     tensor_quiet(r, 100);
     for (int i = 0; i < 100; i++) {
         tensor_next(r);
@@ -154,8 +144,7 @@ static void a_new_learning_rate_is_no_jump_of_the_updates(void **unused) {
 // A note that goes on is not when the trouble began.
 static void a_note_does_not_date_what_comes_later(void **unused) {
     (void)unused;
-    tensor_run *r = tensor_open(1, plain);
-    tensor_begin(r);
+    tensor_run *r = tensor_begun(1);
     tensor_quiet(r, 100);
     int note = tensor_find(r, "layers.0.mlp.down.weight", KEEL_UPDATE);
     for (int i = 0; i < 20; i++) { // a level that stays, of what remembers
@@ -189,7 +178,7 @@ static void layers_that_rise_slowly(tensor_run *r, int layers, double factor, do
 
 static void early_layers_that_rise_slowly_are_told(void **unused) {
     (void)unused;
-    tensor_run *r = tensor_open(1, plain);
+    tensor_run *r = tensor_open(1, tensor_plain);
     layers_that_rise_slowly(r, 2, 12, 0.01);
     const keel_incident *k = tensor_incident(r, "tensor_trend", KEEL_WARNING);
     assert_non_null(k);
@@ -200,7 +189,7 @@ static void early_layers_that_rise_slowly_are_told(void **unused) {
 
 static void layers_that_rise_while_the_model_learns_are_a_note(void **unused) {
     (void)unused;
-    tensor_run *r = tensor_open(1, plain);
+    tensor_run *r = tensor_open(1, tensor_plain);
     layers_that_rise_slowly(r, 4, 12, 0.3);
     tensor_expect_quiet(r);
     assert_non_null(tensor_incident(r, "tensor_trend", KEEL_INFO));
@@ -209,12 +198,12 @@ static void layers_that_rise_while_the_model_learns_are_a_note(void **unused) {
 
 static void one_layer_or_a_small_rise_is_no_warning(void **unused) {
     (void)unused;
-    tensor_run *r = tensor_open(1, plain);
+    tensor_run *r = tensor_open(1, tensor_plain);
     layers_that_rise_slowly(r, 1, 12, 0);
     tensor_expect_quiet(r);
     assert_non_null(tensor_incident(r, "tensor_trend", KEEL_INFO));
     tensor_end(r);
-    r = tensor_open(1, plain);
+    r = tensor_open(1, tensor_plain);
     layers_that_rise_slowly(r, 4, 2, 0);
     assert_null(tensor_incident(r, "tensor_trend", KEEL_INFO));
     tensor_end(r);
@@ -224,8 +213,7 @@ static void one_layer_or_a_small_rise_is_no_warning(void **unused) {
 
 static void a_layer_that_dies_is_told_at_its_second_record(void **unused) {
     (void)unused;
-    tensor_run *r = tensor_open(1, plain);
-    tensor_begin(r);
+    tensor_run *r = tensor_begun(1);
     tensor_quiet(r, 80);
     for (int i = 0; i < 2; i++) {
         assert_null(tensor_incident(r, "dead_unit", KEEL_INFO));
@@ -244,7 +232,7 @@ static void a_layer_that_dies_is_told_at_its_second_record(void **unused) {
 
 static void a_branch_that_begins_at_zero_and_experts_without_tokens_are_no_dead_units(void **unused) {
     (void)unused;
-    tensor_run *r = tensor_open(1, plain);
+    tensor_run *r = tensor_open(1, tensor_plain);
     int expert = tensor_site(r, "layers.0.moe.experts.3", KEEL_ACTIVATION, 0, 1);
     strcpy(r->sites[expert].module, "expert");
     tensor_begin(r);
@@ -260,8 +248,7 @@ static void a_branch_that_begins_at_zero_and_experts_without_tokens_are_no_dead_
 
 static void what_never_lives_is_told_later(void **unused) {
     (void)unused;
-    tensor_run *r = tensor_open(1, plain);
-    tensor_begin(r);
+    tensor_run *r = tensor_begun(1);
     for (int i = 0; i < 70; i++) {
         tensor_next(r);
         tensor_set_norm(r, tensor_find(r, "layers.1.mlp.down", KEEL_ACTIVATION), 0);
@@ -280,8 +267,7 @@ static void scale_updates(tensor_run *r, double factor) {
 
 static void updates_as_large_as_the_weights_are_told(void **unused) {
     (void)unused;
-    tensor_run *r = tensor_open(1, plain);
-    tensor_begin(r);
+    tensor_run *r = tensor_begun(1);
     tensor_quiet(r, 20);
     for (int i = 0; i < 4; i++) {
         tensor_next(r);
@@ -327,8 +313,7 @@ static void an_update_is_measured_by_the_weights_before_it(void **unused) {
 
 static void the_first_steps_of_a_small_model_are_not(void **unused) {
     (void)unused;
-    tensor_run *r = tensor_open(1, plain);
-    tensor_begin(r);
+    tensor_run *r = tensor_begun(1);
     for (int i = 0; i < 100; i++) {
         tensor_next(r);
         scale_updates(r, 1 + 9.0 / (1 + i)); // 0.15, 0.08, 0.06, ... of the weights
@@ -342,8 +327,7 @@ static void an_epsilon_above_the_second_moment_is_told(void **unused) {
     (void)unused;
     static const double factors[] = {0.01, 1}; // of an update of 0.3 of the learning rate
     for (size_t f = 0; f < 2; f++) {
-        tensor_run *r = tensor_open(1, plain);
-        tensor_begin(r);
+        tensor_run *r = tensor_begun(1);
         for (int i = 0; i < 20; i++) {
             tensor_next(r);
             scale_updates(r, factors[f]);
@@ -365,7 +349,7 @@ static void gradients_that_fade_with_depth_are_told(void **unused) {
     (void)unused;
     static const double falls[] = {20, 4}; // per layer, of four
     for (size_t f = 0; f < 2; f++) {
-        tensor_run *r = tensor_open(1, plain);
+        tensor_run *r = tensor_open(1, tensor_plain);
         for (uint32_t s = 0; s < r->info.site_count; s++)
             if (r->sites[s].quantity == KEEL_GRAD_REDUCED) r->base[s] *= pow(falls[f], r->sites[s].layer - 3);
         tensor_begin(r);
@@ -421,7 +405,7 @@ static void logits_that_grow_without_bound_are_told(void **unused) {
     (void)unused;
     static const double factors[] = {1.04, 1.004}; // per step, from 5
     for (size_t f = 0; f < 2; f++) {
-        tensor_run *r = tensor_open(1, plain);
+        tensor_run *r = tensor_open(1, tensor_plain);
         int site = tensor_site(r, "layers.1.attention.max_logit", KEEL_ACTIVATION, 1, 5);
         r->sites[site].numel = 1;
         tensor_begin(r);
@@ -442,7 +426,7 @@ static void logits_that_grow_without_bound_are_told(void **unused) {
 static void a_router_that_settles_on_a_few_experts_is_told(void **unused) {
     (void)unused;
     for (int sick = 0; sick < 2; sick++) {
-        tensor_run *r = tensor_open(1, plain);
+        tensor_run *r = tensor_open(1, tensor_plain);
         int load = tensor_site(r, "layers.1.moe.expert_load", KEEL_ACTIVATION, 1, 5);
         r->sites[load].numel = 8;
         strcpy(r->sites[load].module, "router");
@@ -464,7 +448,7 @@ static void a_router_that_settles_on_a_few_experts_is_told(void **unused) {
 static void dropped_tokens_are_told(void **unused) {
     (void)unused;
     for (int sick = 0; sick < 2; sick++) {
-        tensor_run *r = tensor_open(1, plain);
+        tensor_run *r = tensor_open(1, tensor_plain);
         int rate = tensor_site(r, "layers.1.moe.drop_rate", KEEL_ACTIVATION, 1, 1);
         r->sites[rate].numel = 1;
         tensor_begin(r);
@@ -492,8 +476,7 @@ static void bad_initial_values_are_told_at_the_first_step(void **unused) {
     } cases[] = {{9, -1, 1}, {5.6, -1, 20}, {5.6, 2, 8}, {5.6, 1, 0.1}, {5.6, -1, 1}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         bool bad = i + 1 < sizeof cases / sizeof *cases;
-        tensor_run *r = tensor_open(1, plain);
-        tensor_begin(r);
+        tensor_run *r = tensor_begun(1);
         tensor_next(r);
         r->scalars[T_LOSS] = cases[i].loss;
         for (uint32_t s = 0; s < r->info.site_count; s++)
@@ -515,9 +498,9 @@ static void bad_initial_values_of_a_shallow_model_are_told(void **unused) {
         const char *yaml;
         double factor;
         bool bad;
-    } cases[] = {{plain, 30, true},
-                 {plain, 1 / 30.0, true},
-                 {plain, 6, false},
+    } cases[] = {{tensor_plain, 30, true},
+                 {tensor_plain, 1 / 30.0, true},
+                 {tensor_plain, 6, false},
                  {"model_config: {vocab_size: 256, initializer_range: 0.02}\n", 6, true},
                  {"model_config: {vocab_size: 256, initializer_range: 0.02}\n", 3, false}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
