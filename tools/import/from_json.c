@@ -20,8 +20,7 @@ static void close_state(void *state) {
 }
 
 static keel_status read_bytes(keel_import_context *context, void *state, const uint8_t *bytes, size_t size) {
-    return keel_import_json_stream_feed(((json_state *)state)->stream, (const char *)bytes, size,
-                                        keel_import_json_record, context);
+    return keel_import_json_stream_feed(((json_state *)state)->stream, (const char *)bytes, size, context);
 }
 
 const keel_importer keel_importer_json = {

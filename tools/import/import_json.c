@@ -220,19 +220,6 @@ keel_status keel_import_json_line(keel_import_context *context, const keel_impor
     return KEEL_OK;
 }
 
-keel_status keel_import_json_record(void *context, const char *text, size_t size, uint64_t line) {
-    keel_import_draft draft;
-    keel_import_names *names = keel_import_context_names(context);
-    size_t used;
-    if (!keel_import_json_object(keel_import_matcher(context), names, &draft, text, size, &used)) {
-        keel_import_leave_out(context, KEEL_IMPORT_ROWS, 1, line, "it is no JSON object");
-        return KEEL_OK;
-    }
-    if (keel_import_draft_end(names, &draft)) return keel_import_emit_draft(context, &draft, line);
-    keel_import_leave_draft(context, &draft, line);
-    return KEEL_OK;
-}
-
 // ---- documents ----
 
 struct keel_import_json_stream {
@@ -267,7 +254,7 @@ static keel_status keep(keel_import_json_stream *stream, char c) {
     if (stream->too_long) return KEEL_OK;
     if (stream->element_size == stream->element_capacity) {
         size_t capacity = stream->element_capacity ? 2 * stream->element_capacity : 1024;
-        stream->too_long = capacity > ELEMENT_BYTES; // no record of numbers
+        stream->too_long = capacity > ELEMENT_BYTES;
         if (stream->too_long) return KEEL_OK;
         char *grown = realloc(stream->element, capacity);
         if (!grown) return keel_fail(KEEL_ERR_MEMORY, "no memory for a record of a JSON document");
@@ -309,8 +296,27 @@ static void open_bracket(keel_import_json_stream *stream, char c) {
     stream->named = false;
 }
 
+// The present line is the one where the element ends.
+static keel_status take_element(const keel_import_json_stream *stream, keel_import_context *context) {
+    keel_import_draft draft;
+    keel_import_names *names = keel_import_context_names(context);
+    size_t used;
+    if (stream->too_long) {
+        keel_import_leave_out(context, KEEL_IMPORT_ROWS, 1, stream->line, "it is longer than %d bytes", ELEMENT_BYTES);
+        return KEEL_OK;
+    }
+    if (!keel_import_json_object(keel_import_matcher(context), names, &draft, stream->element, stream->element_size,
+                                 &used)) {
+        keel_import_leave_out(context, KEEL_IMPORT_ROWS, 1, stream->line, "it is no JSON object");
+        return KEEL_OK;
+    }
+    if (keel_import_draft_end(names, &draft)) return keel_import_emit_draft(context, &draft, stream->line);
+    keel_import_leave_draft(context, &draft, stream->line);
+    return KEEL_OK;
+}
+
 keel_status keel_import_json_stream_feed(keel_import_json_stream *stream, const char *bytes, size_t size,
-                                         keel_import_json_element *element, void *context) {
+                                         keel_import_context *context) {
     for (size_t i = 0; i < size; i++) {
         char c = bytes[i];
         bool closes = false;
@@ -338,8 +344,7 @@ keel_status keel_import_json_stream_feed(keel_import_json_stream *stream, const 
         }
         if (!closes) continue;
         stream->in_element = false;
-        if (stream->too_long) continue;
-        keel_status status = element(context, stream->element, stream->element_size, stream->line);
+        keel_status status = take_element(stream, context);
         if (status) return status;
     }
     return KEEL_OK;

@@ -26,14 +26,11 @@ typedef struct keel_import_json_stream keel_import_json_stream;
 // KEY: only the array of that name in the outermost object; NULL: the array that is the document.
 keel_status keel_import_json_stream_open(const char *key, keel_import_json_stream **stream);
 void keel_import_json_stream_close(keel_import_json_stream *stream); // NULL is fine
-// LINE: where it ends, from 1.
-typedef keel_status keel_import_json_element(void *context, const char *text, size_t size, uint64_t line);
+// Hands on the record that each object is, if it is one.
 keel_status keel_import_json_stream_feed(keel_import_json_stream *stream, const char *bytes, size_t size,
-                                         keel_import_json_element *element, void *context);
+                                         keel_import_context *context);
 
 // Hands on the first record of a line. STEPPED: one without a step is not meant.
 keel_status keel_import_json_line(keel_import_context *context, const keel_import_line *line, bool stepped);
-// A keel_import_json_element: hands on the record that TEXT is, if it is one. CONTEXT: a keel_import_context.
-keel_status keel_import_json_record(void *context, const char *text, size_t size, uint64_t line);
 
 #endif

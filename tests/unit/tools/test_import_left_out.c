@@ -99,6 +99,23 @@ static void test_lines_that_are_too_long(void **state) {
     }
 }
 
+static void test_an_element_of_a_document_that_is_too_long(void **state) {
+    (void)state;
+    enum { SIZE = 2 << 20 };
+    static char text[SIZE + 4096];
+    strcpy(text, "[{\"step\": 1, \"loss\": 3.5},\n{\"step\": 2, \"loss\": 3.4, \"note\": \"");
+    const size_t used = strlen(text);
+    memset(text + used, 'x', SIZE);
+    strcpy(text + used + SIZE, "\"},\n{\"step\": 3, \"loss\": 3.3}]");
+    capture_log();
+    keel_import *import = open_text(text, NULL);
+    assert_int_equal(keel_import_left_out(import).rows, 1);
+    assert_int_equal(captured_with("1 row; the first in line 2: it is longer than 1048576 bytes"), 1);
+    keel_log_set(NULL, NULL);
+    check_rows(import, 0, (const char *const[]){"1 - loss=3.5", "3 - loss=3.3", NULL});
+    keel_import_close(import);
+}
+
 static void test_a_damaged_event(void **state) {
     (void)state;
     char path[PATH_BYTES], bytes[16 << 10];
@@ -123,6 +140,7 @@ int main(void) {
         cmocka_unit_test(test_what_cannot_be_read_is_counted_and_said_once),
         cmocka_unit_test(test_the_rest_of_a_row_is_kept),
         cmocka_unit_test(test_lines_that_are_too_long),
+        cmocka_unit_test(test_an_element_of_a_document_that_is_too_long),
         cmocka_unit_test(test_a_damaged_event),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
