@@ -41,11 +41,13 @@ static void put(keel_step_csv *csv, const char *line, size_t bytes, uint64_t ste
     csv->missing = 0;
 }
 
-// The columns of a file that is there, and the end of its last whole line. 0: it has none.
+// The columns of a file that is there, and the end of its last whole line; 0: it has none. -1: it cannot be read, errno
+// says why.
 static off_t read_columns(keel_step_csv *csv) {
     char header[LINE_BYTES] = "", block[4096];
     const ssize_t got = pread(csv->file, header, sizeof header - 1, 0);
-    char *newline = got > 0 ? strchr(header, '\n') : NULL;
+    if (got < 0) return -1;
+    char *newline = strchr(header, '\n');
     if (!newline) return 0;
     *newline = '\0';
     csv->scale = strstr(header, "loss_scale") != NULL;
@@ -53,7 +55,8 @@ static off_t read_columns(keel_step_csv *csv) {
     const off_t size = lseek(csv->file, 0, SEEK_END);
     const off_t from = size > (off_t)sizeof block ? size - (off_t)sizeof block : 0;
     const ssize_t last = pread(csv->file, block, sizeof block, from);
-    const char *end = last > 0 ? memrchr(block, '\n', (size_t)last) : NULL;
+    if (last < 0) return -1;
+    const char *end = memrchr(block, '\n', (size_t)last);
     return end ? from + (end - block) + 1 : size;
 }
 
@@ -66,7 +69,7 @@ keel_status keel_step_csv_open(const char *path, bool resume, bool scaled, keel_
     made->scale = made->overflow = scaled;
     made->file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (made->file >= 0 && resume) made->end = read_columns(made);
-    if (made->file < 0 || ftruncate(made->file, made->end)) {
+    if (made->file < 0 || made->end < 0 || ftruncate(made->file, made->end)) {
         const keel_status status = keel_fail(KEEL_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
         keel_step_csv_close(made);
         return status;
