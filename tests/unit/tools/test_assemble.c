@@ -6,50 +6,24 @@
 
 #include <cmocka.h>
 
-#include <ftw.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "analyzers/offline.h"
+#include "tests/unit/train/temp_folder.h"
 #include "tools/assemble.h"
 
-static char directory[64], run[80], yaml[80];
+static const char *run, *yaml;
 
-static int make_directory(void **unused) {
-    (void)unused;
-    strcpy(directory, "/tmp/keel-assemble-XXXXXX");
-    if (!mkdtemp(directory)) return -1;
-    snprintf(run, sizeof run, "%s/run", directory);
-    snprintf(yaml, sizeof yaml, "%s/monitor.yaml", directory);
+static int make_folder(void **state) {
+    if (temp_folder_make(state)) return -1;
+    run = temp_path(*state, "run");
+    yaml = temp_path(*state, "monitor.yaml");
     return 0;
-}
-
-static int remove_entry(const char *path, const struct stat *about, int kind, struct FTW *at) {
-    (void)about;
-    (void)kind;
-    (void)at;
-    return remove(path);
-}
-
-static int remove_directory(void **unused) {
-    (void)unused;
-    return nftw(directory, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
-}
-
-static void write_monitor(const char *text) {
-    FILE *file = fopen(yaml, "w");
-    assert_non_null(file);
-    fputs(text, file);
-    assert_int_equal(fclose(file), 0);
 }
 
 // A loss that jumps at step 150, monitored by MONITOR (NULL: the defaults), of a program with SETTINGS of its own.
 static void watch_a_spike(const char *monitor, const char *settings) {
     keel_assembly *assembly;
     uint32_t loss;
-    if (monitor) write_monitor(monitor);
+    if (monitor) temp_write(yaml, monitor, strlen(monitor));
     const keel_assembly_options options = {
         .output = run, .monitor_path = monitor ? yaml : NULL, .config_yaml = settings};
     assert_int_equal(keel_assembly_open(&options, &assembly), KEEL_OK);
@@ -109,7 +83,7 @@ static void settings_that_are_no_mapping_are_refused(void **unused) {
     assert_non_null(strstr(keel_error(), "expected a mapping"));
 }
 
-#define TEST(f) cmocka_unit_test_setup_teardown(f, make_directory, remove_directory)
+#define TEST(f) cmocka_unit_test_setup_teardown(f, make_folder, temp_folder_remove)
 
 int main(void) {
     const struct CMUnitTest tests[] = {
