@@ -69,9 +69,6 @@ const char *keel_import_path(const keel_import_context *context) {
 keel_import_match *keel_import_matcher(keel_import_context *context) {
     return context->match;
 }
-const char *keel_import_columns(const keel_import_context *context) {
-    return context->columns;
-}
 keel_import_names *keel_import_context_names(const keel_import_context *context) {
     return context->names;
 }

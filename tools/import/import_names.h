@@ -29,8 +29,7 @@ void keel_import_names_close(keel_import_names *names); // NULL is fine
 enum { KEEL_IMPORT_NO_KEY = -1 };
 int32_t keel_import_names_key(keel_import_names *names, keel_import_slice key);
 keel_import_field keel_import_names_field(const keel_import_names *names,
-                                          int32_t key);                       // KEEL_IMPORT_NOTHING: not wanted
-uint32_t keel_import_names_rank(const keel_import_names *names, int32_t key); // less is preferred
+                                          int32_t key); // KEEL_IMPORT_NOTHING: not wanted
 // Of COUNT keys, which all come in one table, the preferred one of each scalar gives it.
 void keel_import_names_bind(keel_import_names *names, const int32_t *keys, size_t count);
 // True if the key gives its scalar; an epoch's always does.

@@ -83,10 +83,6 @@ void keel_import_cursor_seek(keel_import_cursor *cursor, uint64_t offset) {
     cursor->filled = cursor->next = 0;
 }
 
-uint64_t keel_import_cursor_offset(const keel_import_cursor *cursor) {
-    return cursor->at + cursor->next;
-}
-
 static keel_status fill(keel_import_cursor *cursor) {
     const keel_import_spool *spool = cursor->spool;
     if (!cursor->buffer) {

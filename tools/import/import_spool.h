@@ -32,7 +32,6 @@ typedef struct keel_import_cursor {
 void keel_import_cursor_init(keel_import_cursor *cursor, const keel_import_spool *spool);
 void keel_import_cursor_free(keel_import_cursor *cursor);
 void keel_import_cursor_seek(keel_import_cursor *cursor, uint64_t offset);
-uint64_t keel_import_cursor_offset(const keel_import_cursor *cursor);
 // The SIZE bytes (at most 4 KiB) at the cursor must exist.
 keel_status keel_import_cursor_read(keel_import_cursor *cursor, void *bytes, size_t size);
 

@@ -40,8 +40,6 @@ typedef struct keel_importer {
 const char *keel_import_path(const keel_import_context *context);
 // Where patterns put what they found.
 keel_import_match *keel_import_matcher(keel_import_context *context);
-// The user's columns, for keel_import_names_open; NULL: none.
-const char *keel_import_columns(const keel_import_context *context);
 // The names of the format, for those with columns: to be made in open; freed with the context.
 keel_status keel_import_use_names(keel_import_context *context, const keel_import_name *table, size_t count);
 keel_import_names *keel_import_context_names(const keel_import_context *context);
