@@ -1,4 +1,4 @@
-// What a replayed step says: bad data, hardware, transient, healthy, or cannot tell.
+// What a replayed step says: bad data, hardware, transient, healthy, not the data, or cannot tell.
 //
 // Two values of one shard agree if they differ by at most KEEL_REPLAY_AGREE, relative, or are both not finite. A value
 // stands out of others as in the rules: the loss 8 robust sigmas (1.4826 MAD, at least 0.2 % of the median) and by
