@@ -34,8 +34,9 @@ static inline void golden_rig_train(const golden_case *golden, keel_train_config
 }
 
 // Trains the case over all ranks of the layout PARALLEL, with ACCUMULATION micro-batches of a step where there is no
-// pipeline, and holds losses, norms, gradients, weights and states against it.
-static inline void golden_rig_run(const char *name, const keel_parallel_config *parallel, int64_t accumulation) {
+// pipeline, and holds losses, norms, gradients, weights and states against it. RECOMPUTE: NULL for none.
+static inline void golden_rig_run(const char *name, const keel_parallel_config *parallel, int64_t accumulation,
+                                  const keel_recompute_config *recompute) {
     golden_case golden = golden_open(name);
     char *folder = rig_folder(), weights[512];
     snprintf(weights, sizeof weights, "%s/%s.safetensors", KEEL_TEST_DATA, name);
@@ -51,6 +52,7 @@ static inline void golden_rig_run(const char *name, const keel_parallel_config *
     config.lr = (keel_lr_config){.type = KEEL_LR_CONSTANT, .learning_rate = lr, .total_steps = (int64_t)golden.steps};
     config.wrapper.max_grad_norm = golden_number(golden.optimizer, "max_grad_norm");
     config.dataset.shuffle = false;
+    if (recompute) config.recompute = *recompute;
     rig_data data = {.tokens = golden.tokens, .width = golden.width};
     const keel_sequences sequences = {
         .context = &data, .count = golden.steps * golden.sequences, .identity = name, .read = rig_read};
@@ -74,11 +76,12 @@ static inline void golden_rig_run(const char *name, const keel_parallel_config *
     rig_remove_folder(folder);
 
     char text[256];
-    snprintf(text, sizeof text, "%s, dp %lld, tp %lld, pp %lld, ep %lld, %lld micro-batches, buckets of %lld bytes%s%s",
-             name, (long long)dp, (long long)parallel->model_parallel, (long long)parallel->pipeline_stage,
+    snprintf(text, sizeof text,
+             "%s, dp %lld, tp %lld, pp %lld, ep %lld, %lld micro-batches, buckets of %lld bytes%s%s%s", name,
+             (long long)dp, (long long)parallel->model_parallel, (long long)parallel->pipeline_stage,
              (long long)parallel->expert_parallel, (long long)micro, (long long)parallel->bucket_bytes,
              parallel->use_seq_parallel ? ", sequence parallel" : "",
-             parallel->enable_parallel_optimizer ? ", optimizer parallel" : "");
+             parallel->enable_parallel_optimizer ? ", optimizer parallel" : "", recompute ? ", computed again" : "");
     check_say(text);
 }
 

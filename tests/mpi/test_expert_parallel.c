@@ -10,6 +10,7 @@ typedef struct layout {
 } layout;
 
 static bool full[] = {true, false}, selected[] = {false, true};
+static const keel_recompute_config again = {.full = full, .select = selected};
 
 static keel_parallel_config parallel_of(const layout *l) {
     return (keel_parallel_config){.model_parallel = l->tp,
@@ -25,7 +26,7 @@ static void lay_out(keel_train_config *config, const layout *l, int ranks) {
     config->parallel = parallel_of(l);
     config->runner.gradient_accumulation_steps = l->accumulation;
     config->runner.batch_size = 4 / (ranks / (l->pp * l->tp)) / l->accumulation;
-    if (l->again) config->recompute = (keel_recompute_config){.full = full, .select = selected};
+    if (l->again) config->recompute = again;
 }
 
 static void say(const char *name, const layout *l) {
@@ -40,8 +41,7 @@ static void say(const char *name, const layout *l) {
 
 static void run_golden(const char *name, const layout *l) {
     const keel_parallel_config parallel = parallel_of(l);
-    golden_rig_run(name, &parallel, l->accumulation);
-    say(name, l);
+    golden_rig_run(name, &parallel, l->accumulation, l->again ? &again : NULL);
 }
 
 // ---- a single rank ----

@@ -23,7 +23,7 @@ static void run_layout(const char *name, const layout *l) {
                                            .bucket_bytes = 4096,
                                            .use_seq_parallel = l->seq_parallel,
                                            .enable_parallel_optimizer = l->optimizer_parallel};
-    golden_rig_run(name, &parallel, l->pp > 1 ? 1 : l->micro);
+    golden_rig_run(name, &parallel, l->pp > 1 ? 1 : l->micro, NULL);
 }
 
 int main(void) {

@@ -15,7 +15,7 @@ static void test_golden(const char *name) {
                                                    .micro_batch_num = micro,
                                                    .expert_parallel = 1,
                                                    .bucket_bytes = 1000};
-            golden_rig_run(name, &parallel, 1);
+            golden_rig_run(name, &parallel, 1, NULL);
         }
 }
 

@@ -1,7 +1,7 @@
 // Matrices, heads and vocabulary shared out over tensor ranks, with and without the rows between the products: the
 // trajectories of another framework, and what the single rank sees of every tensor.
-#include "tests/golden/golden_case.h"
 #include "tests/mpi/frame_rig.h"
+#include "tests/mpi/golden_rig.h"
 
 typedef struct layout {
     int tp;
@@ -36,54 +36,13 @@ static void lay_out(keel_train_config *config, const layout *l, int ranks) {
 
 // ---- golden trajectories ----
 
-static void check_group(const golden_case *golden, const char *group, const rig *r, const float *flat) {
-    char name[KEEL_SITE_NAME_BYTES] = "";
-    const double distance = golden_distance(golden, group, r->trainer->model, flat, name);
-    if (!(distance <= 1e-4)) fprintf(stderr, "%s/%s: relative distance %.3g\n", group, name, distance);
-    CHECK(distance <= 1e-4);
-}
-
 static void run_golden(const char *name, const layout *l) {
-    golden_case golden = golden_open(name);
-    char *folder = rig_folder(), weights[512];
-    snprintf(weights, sizeof weights, "%s/%s.safetensors", KEEL_TEST_DATA, name);
-    keel_train_config config = rig_config(folder, 1);
+    keel_train_config config = rig_config("", 1);
+    bool every[] = {true, true, true, true};
     lay_out(&config, l, check_size);
-    config.model = golden_model_config(&golden);
-    config.model.checkpoint_name_or_path = weights;
-    config.optimizer = golden_optimizer_config(&golden);
-    const double lr = golden_number(golden.optimizer, "lr");
-    config.lr = (keel_lr_config){.type = KEEL_LR_CONSTANT, .learning_rate = lr, .total_steps = (int64_t)golden.steps};
-    config.wrapper.max_grad_norm = golden_number(golden.optimizer, "max_grad_norm");
     config.parallel.bucket_bytes = 5000;
-    config.dataset.shuffle = false;
-    bool every[] = {true, true, true, true}, none[] = {false, false, false, false};
-    if (l->again) config.recompute = (keel_recompute_config){.full = every, .select = none};
-    rig_data data = {.tokens = golden.tokens, .width = golden.width};
-    const keel_sequences sequences = {
-        .context = &data, .count = golden.steps * golden.sequences, .identity = name, .read = rig_read};
-
-    static rig_record record;
-    record = (rig_record){0};
-    rig r;
-    CHECK(rig_open(&config, &sequences, false, &record, &r) == KEEL_OK);
-    for (size_t i = 0; i < golden.steps; i++) {
-        double loss, norm;
-        CHECK(keel_trainer_step(r.trainer, &loss, &norm) == KEEL_OK);
-        CHECK(golden_near(loss, golden.losses[i], 1e-5));
-        CHECK(golden_near(norm, golden.norms[i], 1e-5));
-        if (i == 0) check_group(&golden, "grad", &r, keel_buckets_gradient(r.trainer->buckets));
-    }
-    size_t count;
-    const keel_optimizer_state *states = keel_optimizer_states(r.trainer->optimizer, &count);
-    CHECK(count == 2);
-    check_group(&golden, "param_after", &r, keel_model_weights(r.trainer->model));
-    check_group(&golden, "adam_m_after", &r, states[0].data);
-    check_group(&golden, "adam_v_after", &r, states[1].data);
-    rig_close(&r);
-    golden_close(&golden);
-    rig_remove_folder(folder);
-    check_say(describe(name, l));
+    golden_rig_run(name, &config.parallel, config.runner.gradient_accumulation_steps,
+                   l->again ? &(keel_recompute_config){.full = every} : NULL);
 }
 
 // ---- the same statistics ----

@@ -8,7 +8,7 @@ static void run_case(const char *name, int64_t accumulation, int64_t bucket_byte
                                            .expert_parallel = 1,
                                            .bucket_bytes = bucket_bytes,
                                            .enable_parallel_optimizer = shared};
-    golden_rig_run(name, &parallel, accumulation);
+    golden_rig_run(name, &parallel, accumulation, NULL);
 }
 
 int main(void) {
