@@ -10,57 +10,22 @@
 
 #include <cmocka.h>
 
+#include "tests/unit/train_math/small_models.h"
 #include "tests/unit/train_math/watcher.h"
 #include "train/model/model_state.h"
 
-enum { BATCH = 2, LAYERS = 5, SEQ = 21, WIDTH = 32, VOCAB = 101, MICRO = 2, ROWS = BATCH * SEQ };
+enum { BATCH = 2, LAYERS = 5, SEQ = SMALL_SEQ, WIDTH = SMALL_WIDTH, MICRO = 2, ROWS = BATCH * SEQ };
 
-static const keel_model_config gpt2 = {
-    .model_type = KEEL_MODEL_GPT2,
-    .vocab_size = VOCAB,
-    .seq_length = SEQ,
-    .hidden_size = WIDTH,
-    .num_layers = LAYERS,
-    .num_heads = 2,
-    .intermediate_size = 64,
-    .layer_norm_epsilon = 1e-5,
-    .tie_word_embeddings = true,
-    .initializer_range = 0.1,
-};
-static const keel_model_config llama = {
-    .model_type = KEEL_MODEL_LLAMA,
-    .vocab_size = VOCAB,
-    .seq_length = SEQ,
-    .hidden_size = WIDTH,
-    .num_layers = LAYERS,
-    .num_heads = 4,
-    .n_kv_heads = 2,
-    .intermediate_size = 48,
-    .rms_norm_eps = 1e-6,
-    .theta = 10000,
-    .initializer_range = 0.1,
-};
-
-static const keel_model_config experts = {
-    .model_type = KEEL_MODEL_LLAMA,
-    .vocab_size = VOCAB,
-    .seq_length = SEQ,
-    .hidden_size = WIDTH,
-    .num_layers = LAYERS,
-    .num_heads = 4,
-    .intermediate_size = 48,
-    .rms_norm_eps = 1e-6,
-    .theta = 10000,
-    .initializer_range = 0.1,
-    .moe = {.expert_num = 4,
-            .num_experts_chosen = 2,
-            .capacity_factor = 1.1,
-            .aux_loss_factor = 0.05,
-            .z_loss_factor = 1e-3,
-            .norm_topk_prob = true,
-            .use_gmm = true,
-            .enable_gmm_safe_tokens = true},
-};
+static const keel_model_config gpt2 = SMALL_GPT2(LAYERS);
+static const keel_model_config llama = SMALL_LLAMA(LAYERS, .n_kv_heads = 2);
+static const keel_model_config experts = SMALL_LLAMA(LAYERS, .moe = {.expert_num = 4,
+                                                                     .num_experts_chosen = 2,
+                                                                     .capacity_factor = 1.1,
+                                                                     .aux_loss_factor = 0.05,
+                                                                     .z_loss_factor = 1e-3,
+                                                                     .norm_topk_prob = true,
+                                                                     .use_gmm = true,
+                                                                     .enable_gmm_safe_tokens = true});
 
 // A model with its probe, and one gradient for each micro-batch.
 typedef struct part {
@@ -110,7 +75,7 @@ static void close_part(part *p) {
 
 static const uint32_t *tokens_of(size_t micro) {
     static uint32_t tokens[MICRO][BATCH * (SEQ + 1)];
-    random_tokens(tokens[micro], BATCH * (SEQ + 1), VOCAB, 5 + (uint32_t)micro);
+    random_tokens(tokens[micro], BATCH * (SEQ + 1), SMALL_VOCAB, 5 + (uint32_t)micro);
     return tokens[micro];
 }
 

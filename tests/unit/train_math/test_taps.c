@@ -9,34 +9,12 @@
 
 #include <cmocka.h>
 
+#include "tests/unit/train_math/small_models.h"
 #include "tests/unit/train_math/watcher.h"
 #include "train/model/model_state.h"
 
-static const keel_model_config gpt2 = {
-    .model_type = KEEL_MODEL_GPT2,
-    .vocab_size = 101,
-    .seq_length = 21,
-    .hidden_size = 32,
-    .num_layers = 2,
-    .num_heads = 2,
-    .intermediate_size = 64,
-    .layer_norm_epsilon = 1e-5,
-    .tie_word_embeddings = true,
-    .initializer_range = 0.1,
-};
-static const keel_model_config llama = {
-    .model_type = KEEL_MODEL_LLAMA,
-    .vocab_size = 101,
-    .seq_length = 21,
-    .hidden_size = 32,
-    .num_layers = 2,
-    .num_heads = 4,
-    .n_kv_heads = 2,
-    .intermediate_size = 48,
-    .rms_norm_eps = 1e-6,
-    .theta = 10000,
-    .initializer_range = 0.1,
-};
+static const keel_model_config gpt2 = SMALL_GPT2(2);
+static const keel_model_config llama = SMALL_LLAMA(2, .n_kv_heads = 2);
 static const keel_optimizer_config adamw = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
 enum { BATCH = 3 };
 
