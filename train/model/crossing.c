@@ -33,7 +33,7 @@ static keel_collective *add(opener *o, const char *name, keel_collective_plan pl
 
 // On the way back, before the place of ORDER.
 static size_t back(const opener *o, size_t order) {
-    return keel_places_count(o->context->layers) - 1 - order;
+    return keel_places_back(o->context->layers, order);
 }
 
 // Over all rows of the stream.

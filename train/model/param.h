@@ -39,6 +39,7 @@ typedef struct keel_param {
     keel_cut cut;
     keel_piece *pieces; // that SHAPE is made of: one, the whole, where nothing is cut
     size_t piece_count;
+    uint32_t order;           // backward, of the place that its module's output is: its gradient comes from there
     int32_t stage;            // pipeline stage that owns it
     uint32_t holder, holders; // stages that have it, the owner being holder 0: two have the tied table of a pipeline
     bool decay;               // weight decay by default: matrices, not vectors

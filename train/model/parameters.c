@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "train/model/places.h"
+
 typedef struct whole_sizes { // over all tensor ranks
     size_t queries, keys;    // H D and H_k D
     size_t intermediate, vocab;
@@ -85,9 +87,9 @@ static void cut(builder *b, keel_param *param, size_t rows, size_t cols, const s
 }
 
 // Appends a parameter that is [rows, cols] in the whole, [cols] if ROWS is 0, or such a matrix for each expert; gives
-// its offset, KEEL_NO_PARAM if it is elsewhere.
-static size_t add(builder *b, int32_t layer, const char *module, const char *name, size_t rows, size_t cols,
-                  const share *by) {
+// its offset, KEEL_NO_PARAM if it is elsewhere. ORDER: forward, of the place that its module's output is.
+static size_t add(builder *b, int32_t layer, size_t order, const char *module, const char *name, size_t rows,
+                  size_t cols, const share *by) {
     keel_parameters *p = b->out;
     const size_t numel = (by->experts ? by->experts : 1) * (rows ? rows : 1) * cols, place = p->whole_numel;
     const uint32_t number = p->whole_count++;
@@ -100,6 +102,7 @@ static size_t add(builder *b, int32_t layer, const char *module, const char *nam
                           .offset = p->numel,
                           .place = place,
                           .number = number,
+                          .order = keel_places_back(b->context->layers, order),
                           .stage = (int32_t)b->context->stage.index,
                           .holders = 1,
                           .ndim = by->experts ? 3
@@ -144,21 +147,21 @@ static void name_hf(builder *b, size_t offset, size_t row, size_t rows, const ch
     va_end(arguments);
 }
 
-static keel_norm add_norm(builder *b, int32_t layer, const char *name) {
+static keel_norm add_norm(builder *b, int32_t layer, size_t order, const char *name) {
     char full[64];
     keel_norm norm = {.bias = KEEL_NO_PARAM};
     snprintf(full, sizeof full, "%s.weight", name);
-    norm.weight = add(b, layer, "norm", full, 0, b->context->hidden, &whole);
+    norm.weight = add(b, layer, order, "norm", full, 0, b->context->hidden, &whole);
     if (!b->context->gpt2) return norm;
     snprintf(full, sizeof full, "%s.bias", name);
-    norm.bias = add(b, layer, "norm", full, 0, b->context->hidden, &whole);
+    norm.bias = add(b, layer, order, "norm", full, 0, b->context->hidden, &whole);
     return norm;
 }
 
 // A product of the whole [IN, OUT]. BY cuts its outputs (COLS, and the bias with them) or its inputs (ROWS); LLaMA
 // stores the transpose.
-static keel_linear add_linear(builder *b, int32_t layer, const char *module, const char *name, size_t in, size_t out,
-                              const share *by) {
+static keel_linear add_linear(builder *b, int32_t layer, size_t order, const char *module, const char *name, size_t in,
+                              size_t out, const share *by) {
     char full[64];
     const bool gpt2 = b->context->gpt2;
     const size_t ranks = (size_t)b->context->mesh->model_parallel.size;
@@ -169,10 +172,10 @@ static keel_linear add_linear(builder *b, int32_t layer, const char *module, con
     share stored = *by;
     if (!gpt2 && by->axis != UNCUT) stored.axis = by->axis == ROWS ? COLS : ROWS;
     snprintf(full, sizeof full, "%s.weight", name);
-    linear.weight = add(b, layer, module, full, gpt2 ? in : out, gpt2 ? out : in, &stored);
+    linear.weight = add(b, layer, order, module, full, gpt2 ? in : out, gpt2 ? out : in, &stored);
     if (!gpt2) return linear;
     snprintf(full, sizeof full, "%s.bias", name);
-    linear.bias = add(b, layer, module, full, 0, out, by->axis == COLS ? by : &whole);
+    linear.bias = add(b, layer, order, module, full, 0, out, by->axis == COLS ? by : &whole);
     return linear;
 }
 
@@ -238,13 +241,17 @@ static void add_layer(builder *b, int32_t layer, keel_layer_params *p) {
     const share down = {.axis = ROWS, .count = 1, .size = {f}, .experts = c->experts};
     const char *const module = c->experts ? "expert" : "mlp";
     const char *const up_name = c->experts ? "mlp.experts.gate_up" : c->gpt2 ? "mlp.up" : "mlp.gate_up";
-    p->norm1 = add_norm(b, layer, "norm1");
-    p->qkv = add_linear(b, layer, "attention", "attention.qkv", c->hidden, q + 2 * kv, &qkv);
-    p->out = add_linear(b, layer, "attention", "attention.out", q, c->hidden, &out);
-    p->norm2 = add_norm(b, layer, "norm2");
-    if (c->experts) p->router = add_linear(b, layer, "router", "mlp.router", c->hidden, c->experts, &whole);
-    p->up = add_linear(b, layer, module, up_name, c->hidden, up.count * f, &up);
-    p->down = add_linear(b, layer, module, c->experts ? "mlp.experts.down" : "mlp.down", f, c->hidden, &down);
+    const char *const down_name = c->experts ? "mlp.experts.down" : "mlp.down";
+    const size_t first = keel_places_order((size_t)layer, 0);
+    p->norm1 = add_norm(b, layer, first + KEEL_PLACE_NORM1, "norm1");
+    p->qkv = add_linear(b, layer, first + KEEL_PLACE_QKV, "attention", "attention.qkv", c->hidden, q + 2 * kv, &qkv);
+    p->out = add_linear(b, layer, first + KEEL_PLACE_OUT, "attention", "attention.out", q, c->hidden, &out);
+    p->norm2 = add_norm(b, layer, first + KEEL_PLACE_NORM2, "norm2");
+    if (c->experts)
+        p->router =
+            add_linear(b, layer, first + KEEL_PLACE_ROUTER, "router", "mlp.router", c->hidden, c->experts, &whole);
+    p->up = add_linear(b, layer, first + KEEL_PLACE_UP, module, up_name, c->hidden, up.count * f, &up);
+    p->down = add_linear(b, layer, first + KEEL_PLACE_DOWN, module, down_name, f, c->hidden, &down);
     if (c->gpt2)
         name_gpt2_layer(b, p, layer);
     else
@@ -267,7 +274,9 @@ static void add_embedding(builder *b) {
                copy = !first && c->tied && last;
     const share words = {.axis = ROWS, .count = 1, .size = {b->whole.vocab}};
     b->elsewhere = !first && !copy;
-    p->token_embedding = add(b, -1, "embedding", "embedding.weight", b->whole.vocab, c->hidden, &words);
+    const size_t head = keel_places_order(c->layers, 0) + 1;
+    p->token_embedding =
+        add(b, -1, copy ? head : 0, "embedding", "embedding.weight", b->whole.vocab, c->hidden, &words);
     name_hf(b, p->token_embedding, 0, b->whole.vocab, c->gpt2 ? "wte.weight" : "model.embed_tokens.weight");
     if (b->status == KEEL_OK && c->tied && first != last) {
         p->list[0].stage = 0;
@@ -276,7 +285,7 @@ static void add_embedding(builder *b) {
     }
     b->elsewhere = !first;
     if (!c->gpt2) return;
-    p->position_embedding = add(b, -1, "embedding", "position.weight", c->positions, c->hidden, &whole);
+    p->position_embedding = add(b, -1, 0, "embedding", "position.weight", c->positions, c->hidden, &whole);
     name_hf(b, p->position_embedding, 0, c->positions, "wpe.weight");
 }
 
@@ -293,15 +302,16 @@ static void add_head(builder *b) {
     const keel_context *c = b->context;
     keel_parameters *p = b->out;
     const share words = {.axis = ROWS, .count = 1, .size = {b->whole.vocab}};
+    const size_t behind = keel_places_order(c->layers, 0);
     b->elsewhere = !keel_stage_is_last(&c->stage);
-    p->final_norm = add_norm(b, -1, "final_norm");
+    p->final_norm = add_norm(b, -1, behind, "final_norm");
     if (c->gpt2)
         name_gpt2_norm(b, &p->final_norm, "ln_f");
     else
         name_hf(b, p->final_norm.weight, 0, 0, "model.norm.weight");
     p->head = (keel_linear){.in = c->hidden, .out = c->vocab, .out_in = true, .bias = KEEL_NO_PARAM};
     p->head.weight =
-        c->tied ? p->token_embedding : add(b, -1, "head", "head.weight", b->whole.vocab, c->hidden, &words);
+        c->tied ? p->token_embedding : add(b, -1, behind + 1, "head", "head.weight", b->whole.vocab, c->hidden, &words);
     if (!c->tied) name_hf(b, p->head.weight, 0, b->whole.vocab, "lm_head.weight");
 }
 

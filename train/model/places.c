@@ -72,11 +72,9 @@ static spread spread_of(keel_place place) {
     }
 }
 
-// EACH rows for every token, of which WIDTH columns are this rank's. ORDER counts the places in forward order; backward
-// they come the other way round.
+// EACH rows for every token, of which WIDTH columns are this rank's. ORDER counts the places in forward order.
 static keel_status add(const keel_context *context, keel_taps *taps, keel_site_info *info, size_t each, size_t width,
                        spread how, size_t order, keel_place_taps *out) {
-    size_t places = keel_places_count(context->layers);
     const keel_comm *tensor = &context->mesh->model_parallel;
     const bool alike = how == COPIES || (how == ROWS && !context->mesh->sequence);
     const size_t rows = how == ROWS ? context->own_rows : context->rows;
@@ -97,7 +95,7 @@ static keel_status add(const keel_context *context, keel_taps *taps, keel_site_i
     if (status != KEEL_OK) return status;
     info->quantity = KEEL_ACTIVATION_GRAD;
     info->phase = KEEL_PHASE_BACKWARD;
-    info->order = (uint32_t)(places - 1 - order);
+    info->order = keel_places_back(context->layers, order);
     status = keel_taps_add(taps, info, &out->grad);
     if (status == KEEL_OK) out->value->numel = out->grad->numel = rows * each * width;
     return status;

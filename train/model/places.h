@@ -26,22 +26,25 @@ static inline size_t keel_places_order(size_t layer, keel_place place) {
 static inline size_t keel_places_count(size_t layers) {
     return layers * KEEL_PLACE_COUNT + 3;
 }
-// The same of a model with LAYERS in either direction: backward the places come the other way round.
+// Backward the places come the other way round.
+static inline uint32_t keel_places_back(size_t layers, size_t order) {
+    return (uint32_t)(keel_places_count(layers) - 1 - order);
+}
+// The order of a place of a model with LAYERS in either direction.
 static inline uint32_t keel_place_order(size_t layers, size_t layer, keel_place place, bool backward) {
     const size_t order = keel_places_order(layer, place);
-    return (uint32_t)(backward ? keel_places_count(layers) - 1 - order : order);
+    return backward ? keel_places_back(layers, order) : (uint32_t)order;
 }
 
 // Where a collective stands that a layer has right before PLACE, which in the backward phase is its gradient.
 static inline keel_collective_place keel_places_before(const keel_context *context, keel_phase phase, size_t layer,
                                                        keel_place place) {
-    const size_t order = keel_places_order(layer, place);
-    return (keel_collective_place){
-        .within = true,
-        .phase = phase,
-        .order = (uint32_t)(phase == KEEL_PHASE_BACKWARD ? keel_places_count(context->layers) - 1 - order : order),
-        .layer = (int32_t)layer,
-        .stage = (int32_t)context->stage.index};
+    return (keel_collective_place){.within = true,
+                                   .phase = phase,
+                                   .order =
+                                       keel_place_order(context->layers, layer, place, phase == KEEL_PHASE_BACKWARD),
+                                   .layer = (int32_t)layer,
+                                   .stage = (int32_t)context->stage.index};
 }
 
 typedef struct keel_place_taps {

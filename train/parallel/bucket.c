@@ -37,31 +37,11 @@ static void plan_gradients(keel_buckets *buckets) {
     buckets->own = buckets->plan.accumulation > 1 ? keel_arena_take(&buckets->arena, buckets->numel) : buckets->sum;
 }
 
-// A parameter's gradient comes from the gradient of its module's output: the place of that, found by the longest name
-// of a site that begins the parameter's. Positions are part of what the embedding gives. 0 where there is none.
-static uint32_t place_of(keel_probe *probe, const keel_param *param) {
-    const char *name = strcmp(param->name, "position.weight") == 0 ? "embedding.weight" : param->name;
-    size_t longest = 0;
-    uint32_t order = 0;
-    for (uint32_t id = 0; id < keel_probe_site_count(probe); id++) {
-        const keel_site_info *site = keel_probe_site_info(probe, id);
-        const size_t length = strlen(site->name);
-        if (site->quantity != KEEL_ACTIVATION_GRAD || length <= longest || strncmp(site->name, name, length) != 0 ||
-            name[length] != '.')
-            continue;
-        longest = length;
-        order = site->order;
-    }
-    return order;
-}
-
 static keel_status add_taps(keel_buckets *made) {
     for (size_t i = 0; i < made->param_count; i++) {
         const keel_param *param = &made->params[i];
-        keel_site_info info = {.quantity = KEEL_GRAD_UNREDUCED,
-                               .dtype = KEEL_F32,
-                               .phase = KEEL_PHASE_BACKWARD,
-                               .order = place_of(keel_taps_probe(made->plan.taps), param)};
+        keel_site_info info = {
+            .quantity = KEEL_GRAD_UNREDUCED, .dtype = KEEL_F32, .phase = KEEL_PHASE_BACKWARD, .order = param->order};
         keel_param_describe_partial(param, made->plan.mesh, &info);
         const keel_status status = keel_taps_add(made->plan.taps, &info, &made->taps[i]);
         if (status) return status;

@@ -236,6 +236,63 @@ static void test_stages(void **state) {
     }
 }
 
+static const keel_param *param_of(const part *p, const char *name) {
+    size_t count;
+    const keel_param *list = keel_model_params(p->model, &count);
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(list[i].name, name) == 0) return &list[i];
+    return NULL;
+}
+
+static uint32_t order_back_at(const part *p, const char *name) {
+    for (uint32_t i = 0; i < keel_probe_site_count(p->probe); i++) {
+        const keel_site_info *info = keel_probe_site_info(p->probe, i);
+        if (info->quantity == KEEL_ACTIVATION_GRAD && strcmp(info->name, name) == 0) return info->order;
+    }
+    fail_msg("no gradient by %s", name);
+    return 0;
+}
+
+// A parameter's gradient stands where the gradient by its module's output does.
+static void test_orders(void **state) {
+    (void)state;
+    static const char *const places[][2] = {{"embedding.weight", "embedding"},
+                                            {"position.weight", "embedding"},
+                                            {"layers.3.norm1.bias", "layers.3.norm1"},
+                                            {"layers.3.attention.qkv.weight", "layers.3.attention.qkv"},
+                                            {"layers.3.attention.out.bias", "layers.3.attention.out"},
+                                            {"layers.3.norm2.weight", "layers.3.norm2"},
+                                            {"layers.3.mlp.up.weight", "layers.3.mlp.up"},
+                                            {"layers.3.mlp.down.bias", "layers.3.mlp.down"},
+                                            {"layers.4.mlp.router.weight", "layers.4.mlp.router"},
+                                            {"layers.4.mlp.experts.gate_up.weight", "layers.4.mlp.experts.gate_up"},
+                                            {"layers.4.mlp.experts.down.weight", "layers.4.mlp"},
+                                            {"final_norm.weight", "final_norm"},
+                                            {"head.weight", "head"}};
+    enum { PLACES = sizeof places / sizeof *places };
+    bool seen[PLACES] = {false};
+    const keel_model_config *const configs[] = {&gpt2, &experts};
+    for (size_t c = 0; c < 2; c++) {
+        part whole;
+        open_part(configs[c], NULL, NULL, NULL, &whole);
+        for (size_t i = 0; i < PLACES; i++) {
+            const keel_param *param = param_of(&whole, places[i][0]);
+            if (!param) continue;
+            assert_int_equal(param->order, order_back_at(&whole, places[i][1]));
+            seen[i] = true;
+        }
+        close_part(&whole);
+    }
+    for (size_t i = 0; i < PLACES; i++) assert_true(seen[i]);
+    const keel_stage last = {.index = 1, .count = 2, .first = 3, .layers = 2};
+    part end;
+    open_part(&gpt2, &last, NULL, NULL, &end);
+    const keel_param *tied = param_of(&end, "embedding.weight");
+    assert_non_null(tied);
+    assert_int_equal(tied->order, order_back_at(&end, "head"));
+    close_part(&end);
+}
+
 static void assert_layers(const keel_train_config *config, const size_t *expected) {
     size_t first = 0;
     for (uint32_t s = 0; s < (uint32_t)config->parallel.pipeline_stage; s++) {
@@ -312,6 +369,7 @@ int main(void) {
     omp_set_num_threads(1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stages),
+        cmocka_unit_test(test_orders),
         cmocka_unit_test(test_layers_of_stages),
         cmocka_unit_test(test_recompute),
         cmocka_unit_test(test_recompute_disturbed),
