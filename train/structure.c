@@ -3,15 +3,6 @@
 
 #include "train/trainer_state.h"
 
-static const char *const kind_names[] = {[KEEL_ALL_REDUCE] = "all-reduce",
-                                         [KEEL_REDUCE_SCATTER] = "reduce-scatter",
-                                         [KEEL_ALL_GATHER] = "all-gather",
-                                         [KEEL_BROADCAST] = "broadcast",
-                                         [KEEL_REDUCE] = "reduce",
-                                         [KEEL_ALL_TO_ALL] = "all-to-all",
-                                         [KEEL_SEND] = "send",
-                                         [KEEL_RECEIVE] = "receive"};
-
 static void print_bytes(size_t bytes, char *text, size_t size) {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
     double value = (double)bytes;
@@ -28,8 +19,8 @@ static void print_collectives(const keel_trainer *trainer, keel_collective_when 
         const keel_collective_plan *plan = &collective->plan;
         if (plan->when != when) continue;
         print_bytes(collective->bytes, text, sizeof text);
-        fprintf(out, "  %-26s %-14s %12zu  %-8s %11s  %s (%d ranks)", plan->name, kind_names[plan->kind], plan->count,
-                keel_dtype_name(plan->dtype), text, plan->comm->name, plan->comm->size);
+        fprintf(out, "  %-26s %-14s %12zu  %-8s %11s  %s (%d ranks)", plan->name, keel_collective_kind_name(plan->kind),
+                plan->count, keel_dtype_name(plan->dtype), text, plan->comm->name, plan->comm->size);
         if (plan->precision != KEEL_FLOAT32)
             fprintf(out, ", rounded to %s as is each sum", keel_precision_name(plan->precision));
         fputc('\n', out);

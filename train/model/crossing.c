@@ -12,16 +12,13 @@ typedef struct opener {
     keel_status status; // of the first failure; what follows does nothing
 } opener;
 
-static const char *const kinds[] = {
-    [KEEL_ALL_REDUCE] = "all_reduce", [KEEL_REDUCE_SCATTER] = "reduce_scatter", [KEEL_ALL_GATHER] = "all_gather"};
-
 // One that stands where PLAN says, before NAME; its name is that of its kind and NAME.
 static keel_collective *add(opener *o, const char *name, keel_collective_plan plan) {
     char full[KEEL_SITE_NAME_BYTES], layer[32] = "";
     keel_collective *made = NULL;
     if (o->status) return NULL;
     if (plan.place.layer >= 0) snprintf(layer, sizeof layer, "layers.%d.", plan.place.layer);
-    snprintf(full, sizeof full, "%s.%s%s", kinds[plan.kind], layer, name);
+    snprintf(full, sizeof full, "%s.%s%s", keel_collective_kind_name(plan.kind), layer, name);
     plan.name = full;
     plan.when = KEEL_EVERY_STEP;
     plan.comm = &o->context->mesh->model_parallel;

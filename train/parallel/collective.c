@@ -16,14 +16,17 @@ struct keel_collectives {
     size_t count;
 };
 
-static const char *const kind_names[] = {[KEEL_ALL_REDUCE] = "all_reduce",
-                                         [KEEL_REDUCE_SCATTER] = "reduce_scatter",
-                                         [KEEL_ALL_GATHER] = "all_gather",
-                                         [KEEL_BROADCAST] = "broadcast",
-                                         [KEEL_REDUCE] = "reduce",
-                                         [KEEL_ALL_TO_ALL] = "all_to_all",
-                                         [KEEL_SEND] = "send",
-                                         [KEEL_RECEIVE] = "receive"};
+const char *keel_collective_kind_name(keel_collective_kind kind) {
+    static const char *const names[] = {[KEEL_ALL_REDUCE] = "all_reduce",
+                                        [KEEL_REDUCE_SCATTER] = "reduce_scatter",
+                                        [KEEL_ALL_GATHER] = "all_gather",
+                                        [KEEL_BROADCAST] = "broadcast",
+                                        [KEEL_REDUCE] = "reduce",
+                                        [KEEL_ALL_TO_ALL] = "all_to_all",
+                                        [KEEL_SEND] = "send",
+                                        [KEEL_RECEIVE] = "receive"};
+    return names[kind];
+}
 
 static keel_status mpi_failed(const char *name, int code) {
     char text[MPI_MAX_ERROR_STRING] = "";
@@ -140,7 +143,7 @@ static keel_status add_site(keel_collectives *set, const keel_collective_plan *p
                            .replica_index = copies ? (uint32_t)copies->rank : 0,
                            .replica_count = copies ? (uint32_t)copies->size : 1};
     snprintf(info.name, sizeof info.name, "%s", plan->name);
-    snprintf(info.module, sizeof info.module, "%s", kind_names[plan->kind]);
+    snprintf(info.module, sizeof info.module, "%s", keel_collective_kind_name(plan->kind));
     if (plan->dtype != KEEL_F32) return keel_site_add(keel_taps_probe(set->taps), &info, site);
     const keel_status status = keel_taps_add(set->taps, &info, tap);
     if (!status) (*tap)->gradient = plan->gradient;

@@ -19,6 +19,8 @@ typedef enum keel_collective_kind {
     KEEL_SEND,
     KEEL_RECEIVE
 } keel_collective_kind;
+const char *keel_collective_kind_name(keel_collective_kind kind); // "all_reduce"
+
 typedef enum keel_collective_when {
     KEEL_EVERY_STEP,
     KEEL_AT_START,
