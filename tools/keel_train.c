@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "analyzers/report/report.h"
 #include "analyzers/rules.h"
 #include "collectors/mpi/merge_mpi.h"
 #include "collectors/mpi/node_board.h"
@@ -412,6 +413,7 @@ int main(int argc, char **argv) {
     }
     keel_blas_choose(argv);
     arguments args = {0};
+    bool trains = false;
     int code = parse_arguments(argc, argv, &args);
     if (code) {
         code--;
@@ -422,6 +424,7 @@ int main(int argc, char **argv) {
         code = 2;
         goto done;
     }
+    trains = !args.replay_step && !args.print_structure;
     int provided;
     MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -434,6 +437,11 @@ int main(int argc, char **argv) {
     code = stopped_by ? 128 + stopped_by : exit_code(status);
     MPI_Finalize();
 done:
+    // What a training prints is not what it is for.
+    if (!trains && !code && keel_report_written(stdout)) {
+        fprintf(stderr, "keel-train: standard output: %s\n", keel_error());
+        code = 2;
+    }
     free(args.train_sets);
     free(args.monitor_sets);
     free(args.command);

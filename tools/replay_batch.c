@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "analyzers/report/report.h"
 #include "tools/replay_record.h"
 #include "tools/replay_verdict.h"
 #include "train/parallel/collective.h"
@@ -41,7 +42,7 @@ static void print_reading(const keel_replay_reading *reading, uint64_t step) {
            keel_replay_usual(reading, true), keel_replay_usual(reading, false));
 }
 
-static void print_all(const keel_replay *replay, const keel_recorded *recorded) {
+static keel_status print_all(const keel_replay *replay, const keel_recorded *recorded) {
     print_reading(&replay->at_checkpoint, replay->step);
     if (replay->at_step.values) print_reading(&replay->at_step, replay->step);
     if (replay->step_count) {
@@ -55,7 +56,7 @@ static void print_all(const keel_replay *replay, const keel_recorded *recorded) 
     keel_replay_verdict verdict;
     keel_replay_judge(replay, recorded, &verdict);
     printf("\nverdict: %s: %s\n", keel_replay_cause_name(verdict.cause), verdict.reason);
-    fflush(stdout);
+    return keel_report_written(stdout);
 }
 
 // ---- the whole ----
@@ -69,7 +70,7 @@ static keel_status replay_as(const keel_train_config *config, uint64_t step, con
     if (!status) status = keel_replay_open(config, NULL, world->mpi, probe, step, report, &trainer);
     if (!status) status = keel_agree(world, keel_probe_start(probe));
     if (!status) status = keel_replay_run(trainer, keel_replay_decides, &replay);
-    if (!status && world->rank == 0) print_all(&replay, recorded);
+    if (!status) status = keel_agree(world, world->rank == 0 ? print_all(&replay, recorded) : KEEL_OK);
     keel_replay_free(&replay);
     keel_trainer_close(trainer);
     keel_probe_close(probe);

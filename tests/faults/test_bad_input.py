@@ -145,11 +145,14 @@ class BadInput(Case):
 
     def test_output_that_cannot_be_written(self):
         log = self.write("log.csv", "step,loss\n" + "".join(f"{i},3\n" for i in range(200)))
+        config = self.config(steps=12, save=5)
+        self.run_program([TRAIN, config])
         commands = (["check", log], ["check", "--list-rules"], ["report", log], ["report", log, "--format", "json"], ["dump", "--help"],
                     ["diff", log, log], ["diff", log, log, "--json"], ["doctor"], ["lab", "--help"], ["import", "--help"], ["import", "--list-formats"], ["--help"], ["--version"])
-        for command in commands:
+        trainer = [[TRAIN, "--help"], [TRAIN, "--version"], [TRAIN, config, "--print-structure"], [TRAIN, config, "--replay-batch", "11"]]
+        for command in [[KEEL, *command] for command in commands] + trainer:
             with open("/dev/full", "w", encoding="ascii") as full:
-                p = subprocess.run([KEEL] + command, stdout=full, stderr=subprocess.PIPE, text=True, env=ENV, timeout=60, cwd=self.dir)
+                p = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=ENV, timeout=60, cwd=self.dir)
             self.assertEqual(p.returncode, 2, f"{command}: {p.stderr!r}")
             self.assertEqual(len(p.stderr.splitlines()), 1, f"{command}: {p.stderr!r}")
             self.assertIn("cannot be written: No space left on device", p.stderr)
