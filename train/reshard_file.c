@@ -29,8 +29,8 @@ static keel_status fill(keel_reshard *reshard, const keel_whole_list *list, cons
         const keel_whole_tensor *t = &list->list[i];
         const size_t from = t->begin > begin ? t->begin : begin;
         const size_t to = t->begin + t->numel < end ? t->begin + t->numel : end;
-        status = keel_safetensors_read_f32_part(sources[i].file, sources[i].tensor, from - t->begin, to - from,
-                                                data + (from - begin));
+        status = keel_safetensors_read_f32(sources[i].file, sources[i].tensor, from - t->begin, to - from,
+                                           data + (from - begin));
     }
     return status;
 }

@@ -273,8 +273,8 @@ static void narrow_f64(const uint8_t *from, float *to, size_t n) {
     }
 }
 
-keel_status keel_safetensors_read_f32_part(const keel_safetensors *file, const keel_safetensor *tensor, uint64_t first,
-                                           uint64_t count, float *out) {
+keel_status keel_safetensors_read_f32(const keel_safetensors *file, const keel_safetensor *tensor, uint64_t first,
+                                      uint64_t count, float *out) {
     static const struct {
         const char *dtype;
         size_t bytes;
@@ -303,10 +303,6 @@ keel_status keel_safetensors_read_f32_part(const keel_safetensors *file, const k
     }
     free(chunk);
     return status;
-}
-
-keel_status keel_safetensors_read_f32(const keel_safetensors *file, const keel_safetensor *tensor, float *out) {
-    return keel_safetensors_read_f32_part(file, tensor, 0, tensor->numel, out);
 }
 
 static void print_shape(char *text, size_t size, uint32_t ndim, const uint64_t *shape) {

@@ -38,11 +38,10 @@ const keel_safetensor *keel_safetensors_find(const keel_safetensors *file, const
 // The text of KEY in __metadata__; NULL: none.
 const char *keel_safetensors_metadata(const keel_safetensors *file, const char *key);
 
-// OUT [tensor->numel]: F32, F16, BF16 exactly, F64 rounded; KEEL_ERR_FORMAT for other dtypes, with the tensor's name.
-keel_status keel_safetensors_read_f32(const keel_safetensors *file, const keel_safetensor *tensor, float *out);
-// The same for OUT [count], the elements from FIRST on.
-keel_status keel_safetensors_read_f32_part(const keel_safetensors *file, const keel_safetensor *tensor, uint64_t first,
-                                           uint64_t count, float *out);
+// OUT [count], the elements from FIRST on: F32, F16, BF16 exactly, F64 rounded; KEEL_ERR_FORMAT for other dtypes, with
+// the tensor's name.
+keel_status keel_safetensors_read_f32(const keel_safetensors *file, const keel_safetensor *tensor, uint64_t first,
+                                      uint64_t count, float *out);
 // OUT [end - begin]: the bytes as they are.
 keel_status keel_safetensors_read_bytes(const keel_safetensors *file, const keel_safetensor *tensor, void *out);
 // KEEL_ERR_FORMAT unless TENSOR has exactly this shape; the message holds both.

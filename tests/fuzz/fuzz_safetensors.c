@@ -16,7 +16,7 @@ static void read_all(const keel_safetensors *file) {
         // Exactly as long as the header says, so that a byte too many is found.
         float *values = malloc(tensors[i].numel * sizeof *values + 1);
         uint8_t *bytes = malloc(tensors[i].end - tensors[i].begin + 1);
-        if (values) (void)keel_safetensors_read_f32(file, &tensors[i], values);
+        if (values) (void)keel_safetensors_read_f32(file, &tensors[i], 0, tensors[i].numel, values);
         if (bytes) (void)keel_safetensors_read_bytes(file, &tensors[i], bytes);
         if (keel_safetensors_find(file, tensors[i].name) == NULL) abort();
         free(values);

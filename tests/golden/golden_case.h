@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/golden/param_rows.h"
 #include "train/model/model.h"
 
 typedef struct golden_case {
@@ -169,7 +170,7 @@ static inline double golden_distance(const golden_case *c, const char *group, co
         float *found = malloc(n * sizeof *found);
         if (!found || !expected) abort();
         memcpy(found, expected, n * sizeof *found);
-        keel_param_give(&list[tensors[i].param], flat, found, tensors[i].row, tensors[i].rows);
+        param_rows_give(&list[tensors[i].param], flat, found, tensors[i].row, tensors[i].rows);
         double distance = 0, norm = 0;
         for (size_t k = 0; k < n; k++) {
             const double e = (double)expected[k], x = (double)found[k];

@@ -2,38 +2,6 @@
 
 #include <string.h>
 
-// The rows that PIECE and [ROW, ROW + ROWS) of the whole have in common: *SKIP is the first of them within the piece.
-static size_t common_rows(const keel_piece *piece, size_t row, size_t rows, size_t *skip) {
-    const size_t begin = piece->row > row ? piece->row : row;
-    const size_t end = piece->row + piece->rows < row + rows ? piece->row + piece->rows : row + rows;
-    *skip = begin - piece->row;
-    return begin < end ? end - begin : 0;
-}
-
-void keel_param_take(const keel_param *param, float *flat, const float *whole, size_t row, size_t rows) {
-    const size_t cols = keel_param_cols(param);
-    for (size_t i = 0; i < param->piece_count; i++) {
-        const keel_piece *p = &param->pieces[i];
-        size_t skip;
-        const size_t n = common_rows(p, row, rows, &skip);
-        for (size_t r = skip; r < skip + n; r++)
-            memcpy(flat + param->offset + p->local_offset + r * p->local_stride,
-                   whole + (p->row + r - row) * cols + p->col, p->cols * sizeof *whole);
-    }
-}
-
-void keel_param_give(const keel_param *param, const float *flat, float *whole, size_t row, size_t rows) {
-    const size_t cols = keel_param_cols(param);
-    for (size_t i = 0; i < param->piece_count; i++) {
-        const keel_piece *p = &param->pieces[i];
-        size_t skip;
-        const size_t n = common_rows(p, row, rows, &skip);
-        for (size_t r = skip; r < skip + n; r++)
-            memcpy(whole + (p->row + r - row) * cols + p->col,
-                   flat + param->offset + p->local_offset + r * p->local_stride, p->cols * sizeof *whole);
-    }
-}
-
 static void describe(const keel_param *param, keel_site_info *info) {
     memcpy(info->name, param->name, sizeof info->name);
     memcpy(info->module, param->module, sizeof info->module);

@@ -50,11 +50,6 @@ static inline size_t keel_param_cols(const keel_param *param) { // of the whole
     return param->whole[param->ndim - 1];
 }
 
-// Between rows [ROW, ROW + ROWS) of the whole parameter, WHOLE [ROWS, cols], and what this rank holds of them in FLAT,
-// a buffer of the weights' layout. What it does not hold is left alone.
-void keel_param_take(const keel_param *param, float *flat, const float *whole, size_t row, size_t rows);
-void keel_param_give(const keel_param *param, const float *flat, float *whole, size_t row, size_t rows);
-
 // Fills in what the sites of a parameter, its reduced gradient and its optimizer states have alike: name, module,
 // layer, the shape of the whole, layout, and which copy this rank's is of those of the same part.
 void keel_param_describe(const keel_param *param, const keel_mesh *mesh, keel_site_info *info);

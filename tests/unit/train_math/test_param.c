@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include "tests/golden/param_rows.h"
 #include "tests/unit/train_math/watcher.h"
 #include "train/model/parameters.h"
 #include "train/model/random.h"
@@ -68,9 +69,9 @@ static void check_shared_out(keel_model_type type, int size) {
             assert_int_equal(p->numel, p->cut == KEEL_CUT_NONE ? s->numel : s->numel / (size_t)size);
             // By halves of the rows, as files may hold them.
             const size_t rows = rows_of(p), half = rows / 2, cols = keel_param_cols(p);
-            keel_param_take(p, flat, whole + p->place, 0, half);
-            keel_param_take(p, flat, whole + p->place + half * cols, half, rows - half);
-            keel_param_give(p, flat, back + p->place, 0, rows);
+            param_rows_take(p, flat, whole + p->place, 0, half);
+            param_rows_take(p, flat, whole + p->place + half * cols, half, rows - half);
+            param_rows_give(p, flat, back + p->place, 0, rows);
         }
         for (size_t i = 0; i < own.numel; i++) {
             assert_true(flat[i] > 0);
