@@ -55,7 +55,6 @@ typedef struct keel_safetensors_item {
     const char *dtype; // "F32" or "U8"
     uint32_t ndim;
     size_t shape[KEEL_SAFETENSORS_MAX_DIMS];
-    const void *data; // not looked at by keel_safetensors_begin
 } keel_safetensors_item;
 
 typedef struct keel_safetensors_text {
@@ -70,12 +69,10 @@ typedef struct keel_safetensors_content {
     bool checksum; // a last tensor "crc32", U8 [4]: CRC-32 (zlib's) of every byte before it, little-endian
 } keel_safetensors_content;
 
-// Written under a temporary name beside PATH, flushed to the disk, then renamed: PATH is either as it was or whole.
-// KEEL_ERR_IO with the system's reason, and no temporary file left.
-keel_status keel_safetensors_write(const char *path, const keel_safetensors_content *content);
-
-// The same for data that comes in pieces: begin, then the bytes of all items one after another in any pieces, then end
-// (KEEL_ERR_USAGE if they were not all) or abort, which leave nothing open. CONTENT is not needed after begin.
+// Begin, then the bytes of all items one after another in any pieces, then end (KEEL_ERR_USAGE if they were not all) or
+// abort, which leave nothing open. Written under a temporary name beside PATH, flushed to the disk, then renamed: PATH
+// is either as it was or whole. KEEL_ERR_IO with the system's reason, and no temporary file left. CONTENT is not needed
+// after begin.
 typedef struct keel_safetensors_writer keel_safetensors_writer;
 keel_status keel_safetensors_begin(const char *path, const keel_safetensors_content *content,
                                    keel_safetensors_writer **writer);

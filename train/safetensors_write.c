@@ -134,14 +134,3 @@ keel_status keel_safetensors_end(keel_safetensors_writer *writer) {
     free(writer);
     return status;
 }
-
-keel_status keel_safetensors_write(const char *path, const keel_safetensors_content *content) {
-    keel_safetensors_writer *writer;
-    keel_status status = keel_safetensors_begin(path, content, &writer);
-    if (status) return status;
-    for (size_t i = 0; !status && i < content->item_count; i++)
-        status = keel_safetensors_put(writer, content->items[i].data, item_bytes(&content->items[i]));
-    if (!status) return keel_safetensors_end(writer);
-    keel_safetensors_abort(writer);
-    return status;
-}
