@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -19,25 +18,10 @@ enum { TRIES = 5, PAUSE_NANOSECONDS = 20000000, HOST_BYTES = 64, TEXT_BYTES = 16
 typedef struct owner {
     char host[HOST_BYTES];
     int pid;
-    unsigned long long began; // in ticks since the host was booted: another process may get the same number
-    unsigned long long space; // of process ids
+    unsigned long long began, space; // see process.h
 } owner;
 
 // ---- who ----
-
-static unsigned long long began_at(int pid) {
-    enum { FIELD = 22, AFTER_NAME = 2 }; // proc(5)
-    char path[32], text[512];
-    snprintf(path, sizeof path, "/proc/%d/stat", pid);
-    FILE *file = fopen(path, "re");
-    if (!file) return 0;
-    const size_t size = fread(text, 1, sizeof text - 1, file);
-    fclose(file);
-    text[size] = '\0';
-    char *at = strrchr(text, ')');
-    for (int field = AFTER_NAME; at && field < FIELD; field++) at = strchr(at + 1, ' ');
-    return at ? strtoull(at, NULL, 10) : 0;
-}
 
 static owner this_process(void) {
     owner me = {.pid = (int)getpid(), .space = keel_process_space()};
@@ -45,14 +29,14 @@ static owner this_process(void) {
     me.host[sizeof me.host - 1] = '\0';
     for (char *c = me.host; *c; c++)
         if (*c == ' ' || *c == '\n') *c = '_';
-    me.began = began_at(me.pid);
+    me.began = keel_process_began(me.pid);
     return me;
 }
 
 static bool lives(const owner *other, time_t touched) {
     const owner me = this_process();
     if (strcmp(other->host, me.host) != 0 || other->space != me.space) return time(NULL) - touched < SILENT_SECONDS;
-    return keel_process_state(other->pid) != 0 && began_at(other->pid) == other->began;
+    return keel_process_state(other->pid) != 0 && keel_process_began(other->pid) == other->began;
 }
 
 // ---- the file ----

@@ -2,7 +2,9 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -12,17 +14,34 @@ int keel_process_handle(pid_t pid) {
     return (int)syscall(SYS_pidfd_open, pid, 0); // close-on-exec by itself
 }
 
-char keel_process_state(pid_t pid) {
-    char path[32], text[512];
+enum { STAT_BYTES = 512 };
+
+// What proc(5) says of it; "" where it went meanwhile. False where nothing is said.
+static bool read_stat(pid_t pid, char text[STAT_BYTES]) {
+    char path[32];
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
     FILE *file = fopen(path, "re");
-    if (!file) return kill(pid, 0) != 0 && errno == ESRCH ? 0 : 'S';
-    const size_t size = fread(text, 1, sizeof text - 1, file);
+    if (!file) return false;
+    text[fread(text, 1, STAT_BYTES - 1, file)] = '\0';
     fclose(file);
-    text[size] = '\0';
+    return true;
+}
+
+char keel_process_state(pid_t pid) {
+    char text[STAT_BYTES];
+    if (!read_stat(pid, text)) return kill(pid, 0) != 0 && errno == ESRCH ? 0 : 'S';
     const char *end = strrchr(text, ')'); // of the name, which may hold anything
     const char state = end && end[1] == ' ' ? end[2] : 'S';
-    return state == 'Z' || state == 'X' || size == 0 ? 0 : state;
+    return state == 'Z' || state == 'X' || !*text ? 0 : state;
+}
+
+uint64_t keel_process_began(pid_t pid) {
+    enum { NAME = 2, BEGAN = 22 }; // fields, counted from 1
+    char text[STAT_BYTES];
+    if (!read_stat(pid, text)) return 0;
+    const char *at = strrchr(text, ')');
+    for (int field = NAME; at && field < BEGAN; field++) at = strchr(at + 1, ' ');
+    return at ? strtoull(at, NULL, 10) : 0;
 }
 
 uint64_t keel_process_space(void) {

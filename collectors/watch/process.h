@@ -12,6 +12,9 @@ int keel_process_handle(pid_t pid);
 // while nobody has asked for how it ended.
 char keel_process_state(pid_t pid);
 
+// When it began, in ticks since the host was booted: another process may get the same number. 0: not known.
+uint64_t keel_process_began(pid_t pid);
+
 // In which space process ids count: those of another one mean nothing here. 0: not known.
 uint64_t keel_process_space(void);
 

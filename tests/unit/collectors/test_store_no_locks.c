@@ -175,6 +175,32 @@ static void test_a_writer_of_another_host_counts_while_it_touches_the_lock(void 
     rig_close(&r);
 }
 
+// A process number comes again: what counts is the process that had it then.
+static void test_a_lock_of_a_process_that_had_this_number_before_is_not_in_the_way(void **state) {
+    (void)state;
+    rig r;
+    rig_open(&r, SITES, OPS, false);
+    char path[256], host[64];
+    int pid;
+    unsigned long long began, space;
+    lock_path(&r, path);
+    keel_sink sink, second;
+    assert_ok(open_sink(&r, 0, &sink));
+    FILE *file = fopen(path, "r");
+    assert_int_equal(fscanf(file, "%63s %d %llu %llu", host, &pid, &began, &space), 4);
+    fclose(file);
+    assert_int_equal(pid, getpid());
+    assert_true(began > 0);
+    assert_int_equal(open_sink(&r, 0, &second), KEEL_ERR_USAGE);
+    sink.close(sink.context);
+    file = fopen(path, "w");
+    fprintf(file, "%s %d %llu %llu\n", host, pid, began - 1, space);
+    fclose(file);
+    assert_ok(open_sink(&r, 0, &sink));
+    sink.close(sink.context);
+    rig_close(&r);
+}
+
 static void test_a_writer_without_rows_touches_its_lock(void **state) {
     (void)state;
     rig r;
@@ -265,6 +291,7 @@ int main(void) {
         cmocka_unit_test(test_a_second_writer_is_refused_and_a_dead_one_is_not_in_the_way),
         cmocka_unit_test(test_what_a_dead_host_left_torn_is_not_taken),
         cmocka_unit_test(test_a_writer_of_another_host_counts_while_it_touches_the_lock),
+        cmocka_unit_test(test_a_lock_of_a_process_that_had_this_number_before_is_not_in_the_way),
         cmocka_unit_test(test_a_writer_without_rows_touches_its_lock),
         cmocka_unit_test(test_a_lock_that_another_has_taken_is_seen),
         cmocka_unit_test(test_a_live_reader_sees_whole_rows_only),
