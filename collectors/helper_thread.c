@@ -2,10 +2,10 @@
 
 #include <errno.h>
 #include <fenv.h>
+#include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 typedef struct entry {
     void *(*run)(void *);
@@ -42,13 +42,9 @@ void keel_semaphore_wait(sem_t *semaphore) {
     }
 }
 
-bool keel_semaphore_wait_quarter(sem_t *semaphore) {
-    enum { SECOND = 1000000000 };
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += SECOND / 4;
-    until.tv_sec += until.tv_nsec / SECOND;
-    until.tv_nsec %= SECOND;
+bool keel_semaphore_wait_for(sem_t *semaphore, double seconds) {
+    if (!(seconds > 0)) return sem_trywait(semaphore) == 0;
+    const struct timespec until = keel_time_in(seconds);
     int result;
     while ((result = sem_clockwait(semaphore, CLOCK_MONOTONIC, &until)) != 0 && errno == EINTR) {
     }
@@ -67,6 +63,11 @@ static double seconds_of(clockid_t clock) {
 
 double keel_seconds_now(void) {
     return seconds_of(CLOCK_MONOTONIC);
+}
+
+struct timespec keel_time_in(double seconds) {
+    const double until = keel_seconds_now() + seconds, whole = floor(until);
+    return (struct timespec){.tv_sec = (time_t)whole, .tv_nsec = (long)(1e9 * (until - whole))};
 }
 
 double keel_unix_seconds_now(void) {

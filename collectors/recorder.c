@@ -6,6 +6,8 @@
 
 #include "collectors/helper_thread.h"
 
+#define IDLE_SECONDS 0.25
+
 struct keel_recorder {
     keel_frame_pool *pool;
     const keel_run_info *info;
@@ -90,7 +92,7 @@ static void *run(void *context) {
         if (!recorder->idle)
             keel_semaphore_wait(&recorder->wake);
         else
-            while (!keel_semaphore_wait_quarter(&recorder->wake)) recorder->idle(recorder->idle_context);
+            while (!keel_semaphore_wait_for(&recorder->wake, IDLE_SECONDS)) recorder->idle(recorder->idle_context);
         // Read first: what was put before either was set is in the ring.
         stop = atomic_load(&recorder->stop);
         const uint64_t wanted = atomic_load(&recorder->drains_wanted);

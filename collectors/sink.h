@@ -20,7 +20,7 @@ typedef struct keel_sink {
     // Everything handed over is where it will be found. NULL: nothing to do.
     keel_status (*flush)(void *context);
     void (*close)(void *context); // frees the context
-    // About once a second while no row comes. NULL: nothing to do.
+    // Some times a second while no row comes. NULL: nothing to do.
     void (*idle)(void *context);
 } keel_sink;
 

@@ -14,13 +14,13 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "analyzers/alert/alert.h"
 #include "collectors/helper_thread.h"
 
-enum { RUNNING = 4, WAITING = 16, NAP_MS = 20, VARIABLES = 16, VARIABLE_BYTES = 320 };
+enum { RUNNING = 4, WAITING = 16, VARIABLES = 16, VARIABLE_BYTES = 320 };
+#define NAP_SECONDS 0.02
 
 extern char **environ;
 
@@ -235,13 +235,7 @@ static void start_waiting(exec_state *s) {
 }
 
 static void nap(exec_state *s) {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += NAP_MS * 1000000L;
-    if (until.tv_nsec >= 1000000000L) {
-        until.tv_nsec -= 1000000000L;
-        until.tv_sec++;
-    }
+    const struct timespec until = keel_time_in(NAP_SECONDS);
     pthread_cond_timedwait(&s->wake, &s->lock, &until);
 }
 

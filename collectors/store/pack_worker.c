@@ -2,14 +2,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <math.h>
 #include <semaphore.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 #include <zlib.h>
 
@@ -166,27 +164,8 @@ void keel_pack_worker_start(keel_pack_worker *worker) {
     sem_post(&worker->work);
 }
 
-static bool wait_done(keel_pack_worker *worker, double seconds) {
-    if (sem_trywait(&worker->done) == 0) return true;
-    if (!(seconds > 0)) return false;
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    const double whole = floor(seconds);
-    until.tv_sec += (time_t)whole;
-    until.tv_nsec += (long)((seconds - whole) * 1e9);
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_nsec -= 1000000000;
-        until.tv_sec++;
-    }
-    int result;
-    do {
-        result = sem_clockwait(&worker->done, CLOCK_MONOTONIC, &until);
-    } while (result != 0 && errno == EINTR);
-    return result == 0;
-}
-
 keel_pack_piece *keel_pack_worker_done(keel_pack_worker *worker, double seconds) {
-    if (worker->finished == worker->started || !wait_done(worker, seconds)) return NULL;
+    if (worker->finished == worker->started || !keel_semaphore_wait_for(&worker->done, seconds)) return NULL;
     return &worker->pieces[worker->finished++ % KEEL_PACK_PIECES];
 }
 
