@@ -3,11 +3,11 @@
 #ifndef KEEL_TESTS_TRAINER_RIG_H
 #define KEEL_TESTS_TRAINER_RIG_H
 
-#include <ftw.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "tests/mpi/mpi_check.h"
+#include "tests/unit/temp_folder.h"
 #include "train/trainer_state.h"
 
 enum { RIG_STEPS = 100, RIG_LAYERS = 8, RIG_SEQ = 16, RIG_VOCAB = 32 };
@@ -53,14 +53,9 @@ static inline char *rig_folder(void) {
     return folder;
 }
 
-static inline int rig_remove_one(const char *path, const struct stat *about, int type, struct FTW *walk) {
-    (void)about, (void)type, (void)walk;
-    return remove(path);
-}
-
 static inline void rig_remove_folder(const char *folder) {
     MPI_Barrier(MPI_COMM_WORLD);
-    if (check_rank == 0) CHECK(nftw(folder, rig_remove_one, 16, FTW_DEPTH | FTW_PHYS) == 0);
+    if (check_rank == 0) CHECK(temp_remove(folder) == 0);
     MPI_Barrier(MPI_COMM_WORLD);
 }
 

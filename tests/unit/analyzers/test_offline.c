@@ -2,21 +2,14 @@
 // back.
 #include "tests/unit/analyzers/synthetic_run.h"
 
-#include <ftw.h>
 #include <unistd.h>
 
 #include "analyzers/report/report.h"
 #include "collectors/store/writer.h"
+#include "tests/unit/temp_folder.h"
 
 static char directory[64];
 static double began; // of the job, in seconds
-
-static int remove_entry(const char *path, const struct stat *about, int kind, struct FTW *at) {
-    (void)about;
-    (void)kind;
-    (void)at;
-    return remove(path);
-}
 
 static int make_directory(void **unused) {
     (void)unused;
@@ -26,7 +19,7 @@ static int make_directory(void **unused) {
 
 static int remove_directory(void **unused) {
     (void)unused;
-    return nftw(directory, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+    return temp_remove(directory);
 }
 
 static void fill_row(synthetic_run *run, uint64_t seed, uint64_t step) {

@@ -6,7 +6,6 @@
 
 #include <cmocka.h>
 
-#include <ftw.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +18,7 @@
 #include "collectors/watch/process.h"
 #include "collectors/watch/rank_watch.h"
 #include "tests/unit/collectors/captured_log.h"
+#include "tests/unit/temp_folder.h"
 
 enum { RANKS = 3 };
 static char directory[64];
@@ -29,16 +29,9 @@ static int make_directory(void **unused) {
     return mkdtemp(directory) ? 0 : -1;
 }
 
-static int remove_entry(const char *path, const struct stat *about, int kind, struct FTW *at) {
-    (void)about;
-    (void)kind;
-    (void)at;
-    return remove(path);
-}
-
 static int remove_directory(void **unused) {
     (void)unused;
-    return nftw(directory, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+    return temp_remove(directory);
 }
 
 static keel_beat_table *share_table(void) {

@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "analyzers/offline.h"
-#include "tests/unit/train/temp_folder.h"
+#include "tests/unit/temp_folder.h"
 #include "tools/assemble.h"
 
 static const char *run, *yaml;

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "tests/unit/train/temp_folder.h"
+#include "tests/unit/temp_folder.h"
 #include "tools/step_csv.h"
 
 static char heard[4096];

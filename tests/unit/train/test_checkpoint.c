@@ -8,7 +8,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 
-#include "tests/unit/train/temp_folder.h"
+#include "tests/unit/temp_folder.h"
 #include "tests/unit/train/tensor_file.h"
 #include "train/checkpoint.h"
 #include "train/checkpoint_folder.h"

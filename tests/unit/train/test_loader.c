@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/unit/train/temp_folder.h"
+#include "tests/unit/temp_folder.h"
 #include "train/data/loader.h"
 #include "train/data/shards.h"
 

@@ -6,7 +6,7 @@
 #include <cmocka.h>
 #include <math.h>
 
-#include "tests/unit/train/temp_folder.h"
+#include "tests/unit/temp_folder.h"
 #include "tests/unit/train/tensor_file.h"
 #include "train/atomic_file.h"
 #include "train/safetensors.h"

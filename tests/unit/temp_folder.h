@@ -14,6 +14,10 @@ static inline int temp_remove_one(const char *path, const struct stat *about, in
     return remove(path);
 }
 
+static inline int temp_remove(const char *path) {
+    return nftw(path, temp_remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
 // As a cmocka set-up: *STATE is the path.
 static inline int temp_folder_make(void **state) {
     char *path = strdup("/tmp/keel-test-XXXXXX");
@@ -26,7 +30,7 @@ static inline int temp_folder_make(void **state) {
 }
 
 static inline int temp_folder_remove(void **state) {
-    const int result = nftw(*state, temp_remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    const int result = temp_remove(*state);
     free(*state);
     return result;
 }
