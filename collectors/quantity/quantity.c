@@ -41,9 +41,6 @@ static const keel_quantity_info quantities[KEEL_QUANTITY_COUNT] = {
 static const uint64_t precision_ops = OP(not_bf16) | OP(not_fp16) | OP(not_tf32);
 static const uint64_t rank_ops = OP(norm_low) | OP(norm_high) | OP(rank_low) | OP(rank_high) | OP(log_norm_mean) |
                                  OP(log_norm_std) | OP(replica_residual);
-static const uint64_t merge_ops = OP(norm_low) | OP(norm_high) | OP(rank_low) | OP(rank_high) | OP(log_norm_mean) |
-                                  OP(log_norm_std) | OP(replica_residual) | OP(replica_rank) | OP(replica_peer) |
-                                  OP(rank_nonfinite);
 
 static const char *const known_names[] = {
 #define KEEL_OP(name, type, need, doc) #name,
@@ -79,7 +76,8 @@ uint64_t keel_ops_flags(void) {
 }
 
 uint64_t keel_ops_of_one_rank(void) {
-    return (UINT64_MAX >> (64 - KEEL_OP_COUNT)) & ~merge_ops;
+    const uint64_t of_a_merge = rank_ops | OP(replica_rank) | OP(replica_peer) | OP(rank_nonfinite);
+    return (UINT64_MAX >> (64 - KEEL_OP_COUNT)) & ~of_a_merge;
 }
 
 uint64_t keel_ops_named(const char *name, keel_quantity quantity) {
