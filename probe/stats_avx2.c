@@ -1,4 +1,4 @@
-// AVX2 with FMA and F16C: the primitives under stats_passes.h.
+// AVX2 with FMA and F16C: the primitives under stats_sums.h and stats_passes.h.
 #include <immintrin.h>
 
 #include "probe/stats_kernel.h"

@@ -1,4 +1,4 @@
-// AVX-512 (F, BW, DQ, VL): the primitives under stats_passes.h.
+// AVX-512 (F, BW, DQ, VL): the primitives under stats_sums.h and stats_passes.h.
 #include <immintrin.h>
 
 #include "probe/stats_kernel.h"
