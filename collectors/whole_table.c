@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "collectors/copies.h"
+
 // A site of a group.
 typedef struct member {
     const keel_site_info *info;
@@ -229,8 +231,7 @@ keel_status keel_whole_table_open(const keel_rank_table *tables, const uint32_t 
         keel_whole_table_close(&whole);
         return status;
     }
-    for (uint32_t s = 0; s < whole.table.site_count; s++)
-        whole.compares |= whole.table.op_masks[s] >> KEEL_OP_replica_residual & 1;
+    for (uint32_t s = 0; s < whole.table.site_count; s++) whole.compares |= keel_copies_compared(&whole.table, s);
     *out = whole;
     return KEEL_OK;
 }

@@ -1,4 +1,4 @@
-// Private to the vector kernels: how a block is observed, over those of stats_sums.h and stats_passes.h.
+// Private to the vector kernels: how a block is observed, by the pass of stats_sums.h and those of stats_passes.h.
 //
 // A block stays in the first cache. One pass takes sums, extremes and checksum of all; what is rare is looked for in
 // passes of their own, only over blocks whose extremes say that it is there. What is left of a tensor beyond whole
