@@ -1,7 +1,8 @@
 // The checksums of a store's values. HDF5's structures carry their own.
 //
 // A segment that is being written takes a row at a time, which HDF5's checksum of whole chunks does not allow: a row of
-// each dataset has its crc32 in /checksums, which the packer looks at. Packed chunks are behind HDF5's filter.
+// each dataset has its crc32 in /checksums, which readers and the packer look at. Packed chunks are behind HDF5's
+// filter.
 #ifndef KEEL_COLLECTORS_STORE_CHECKSUM_H
 #define KEEL_COLLECTORS_STORE_CHECKSUM_H
 
