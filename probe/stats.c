@@ -97,6 +97,9 @@ static void begin(keel_stats_stream *stream, const keel_stats_params *params, ke
     stream->moments = stream->plain = (keel_moments){0};
     stream->limits = keel_limits_of(params, fields, dtype);
     stream->least_before = UINT64_MAX;
+    memset(stream->below, 0, sizeof stream->below);
+    stream->needed[0] = stream->needed[1] = 0;
+    stream->counting = (keel_limit_list){0};
     stream->dtype = dtype;
     stream->asked = stream->fields = fields;
 }

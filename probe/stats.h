@@ -50,19 +50,32 @@ typedef struct keel_moments {
     int32_t exponent;
 } keel_moments;
 
+// What is counted of magnitudes below a limit.
+typedef enum keel_limit {
+    KEEL_LIMIT_ZEROS,     // below the least that is not 0
+    KEEL_LIMIT_NEAR_ZERO, // below the first that is not < eps
+    KEEL_LIMIT_FLUSH,     // below the first that fp16 does not flush
+    KEEL_LIMIT_NORMAL16,  // below the first that is not subnormal in fp16
+    KEEL_LIMIT_NORMAL,    // below the least normal of the tensor's own dtype
+    KEEL_LIMIT_COUNT,
+    KEEL_LIMIT_SLOTS = 8, // a whole vector of 64 bits
+} keel_limit;
+
 // Magnitudes as bits without the sign, which are in the order of the values: of float for f32, f16, bf16 (which widen
-// exactly), of double for f64. Every count is one of magnitudes below a limit.
+// exactly), of double for f64.
 typedef struct keel_limits {
-    uint64_t normal;     // the least normal of the tensor's own dtype
-    uint64_t near_zero;  // the first that is not < eps
-    uint64_t flush_end;  // the first that fp16 does not flush
-    uint64_t normal16;   // the first that is not subnormal in fp16
+    uint64_t end[KEEL_LIMIT_SLOTS]; // 0: not asked
+    uint64_t greatest_end;
     uint64_t overflow16; // the first that overflows fp16
     uint64_t infinity;
-    // What a block's least magnitude must be below to hold anything counted as small at all, and more than subnormals
-    // of f16.
-    uint64_t subnormal_end, all_end;
 } keel_limits;
+
+// A set of limits (SET: bits of keel_limit) that a pass over floats is to count below. That of zeros comes first.
+typedef struct keel_limit_list {
+    uint32_t set, count;
+    keel_limit which[KEEL_LIMIT_COUNT];
+    uint32_t end[KEEL_LIMIT_COUNT];
+} keel_limit_list;
 
 typedef struct keel_stats_params {
     uint32_t fields; // KEEL_FIELDS_*
@@ -90,7 +103,10 @@ typedef struct keel_stats_stream {
     keel_moments moments;
     keel_moments plain; // sums that are to join MOMENTS, whose m2 follows from them
     keel_limits limits;
-    uint64_t least_before; // least magnitude of the block before, as bits
+    uint64_t least_before;            // least magnitude of the block before, as bits
+    uint64_t below[KEEL_LIMIT_COUNT]; // counts of the chunk, which are to join PART
+    uint32_t needed[2];               // sets of limits that had to be counted below in the two blocks before
+    keel_limit_list counting;
     keel_dtype dtype;
     uint32_t asked, fields; // groups; FIELDS: without those that can no longer grow
 } keel_stats_stream;

@@ -231,10 +231,6 @@ static inline vint vi_count_below32(vint counts, vint a, vint limit) {
     return _mm256_sub_epi32(counts, _mm256_cmpgt_epi32(limit, a));
 }
 
-static inline vint vi_count_below16(vint counts, vint a, vint limit) {
-    return _mm256_sub_epi16(counts, _mm256_cmpgt_epi16(limit, a));
-}
-
 static inline vint vi_count_below64(vint counts, vint a, vint limit) {
     return _mm256_sub_epi64(counts, _mm256_cmpgt_epi64(limit, a));
 }
@@ -264,6 +260,38 @@ static inline vfloat load_f16(const void *at) {
 }
 static inline vfloat bf16_of_bits(vint bits) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16));
+}
+
+// Bit L: END[L] is above X.
+static inline uint32_t limits_above(const uint64_t end[KEEL_LIMIT_SLOTS], uint64_t x) {
+    uint32_t above = 0;
+    for (unsigned l = 0; l < KEEL_LIMIT_SLOTS; l++) above |= (uint32_t)(end[l] > x) << l;
+    return above;
+}
+
+// A count over the vectors of a block, in lanes of 32 bits and of 16, which are enough for it.
+typedef struct vtally {
+    vint lanes32, lanes16;
+} vtally;
+
+static inline vtally tally_begin(void) {
+    return (vtally){_mm256_setzero_si256(), _mm256_setzero_si256()};
+}
+// Elements below LIMIT; no sign bits set.
+static inline void tally_below32(vtally *t, size_t row, vint a, vint limit) {
+    (void)row;
+    t->lanes32 = vi_count_below32(t->lanes32, a, limit);
+}
+static inline void tally_below16(vtally *t, size_t row, vint a, vint limit) {
+    (void)row;
+    t->lanes16 = _mm256_sub_epi16(t->lanes16, _mm256_cmpgt_epi16(limit, a));
+}
+static inline void tally_rows(vtally *t) {
+    (void)t;
+}
+static inline uint64_t tally_total(const vtally *t) {
+    return vi_sum32(t->lanes32) + vi_sum32(vi_and(t->lanes16, vi_set32(0xffff))) +
+           vi_sum32(vi_high_to_low16(t->lanes16));
 }
 
 #include "probe/stats_vector.h"

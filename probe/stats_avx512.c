@@ -205,10 +205,6 @@ static inline vint vi_count_below32(vint counts, vint a, vint limit) {
     return _mm512_mask_add_epi32(counts, _mm512_cmplt_epu32_mask(a, limit), counts, _mm512_set1_epi32(1));
 }
 
-static inline vint vi_count_below16(vint counts, vint a, vint limit) {
-    return _mm512_mask_add_epi16(counts, _mm512_cmplt_epu16_mask(a, limit), counts, _mm512_set1_epi16(1));
-}
-
 static inline vint vi_count_below64(vint counts, vint a, vint limit) {
     return _mm512_mask_add_epi64(counts, _mm512_cmplt_epu64_mask(a, limit), counts, _mm512_set1_epi64(1));
 }
@@ -240,6 +236,39 @@ static inline vfloat bf16_of_bits(vint bits) {
 }
 static inline vfloat float_of_bits(vint bits) {
     return _mm512_castsi512_ps(bits);
+}
+
+// Bit L: END[L] is above X.
+static inline uint32_t limits_above(const uint64_t end[KEEL_LIMIT_SLOTS], uint64_t x) {
+    return _mm512_cmpgt_epu64_mask(vi_load(end), vi_set64(x));
+}
+
+// A count over many vectors: a bit for each element of up to 32 vectors, which takes one operation of the vector units,
+// where to add to lanes takes two.
+typedef struct vtally {
+    uint64_t bits[8];
+    uint64_t count;
+} vtally;
+
+static inline vtally tally_begin(void) {
+    return (vtally){.count = 0};
+}
+// Elements of vector ROW below LIMIT; of two vectors together where they are of 16 bits.
+static inline void tally_below32(vtally *t, size_t row, vint a, vint limit) {
+    const __mmask16 below = _mm512_cmplt_epu32_mask(a, limit);
+    memcpy((char *)t->bits + 2 * row, &below, sizeof below);
+}
+static inline void tally_below16(vtally *t, size_t row, vint a, vint limit) {
+    const __mmask32 below = _mm512_cmplt_epu16_mask(a, limit);
+    memcpy((char *)t->bits + 2 * row, &below, sizeof below);
+}
+// The rows are full, or no more come: they are to be used again.
+static inline void tally_rows(vtally *t) {
+    for (size_t i = 0; i < 8; i++) t->count += (uint64_t)__builtin_popcountll(t->bits[i]);
+    _mm512_storeu_si512(t->bits, _mm512_setzero_si512());
+}
+static inline uint64_t tally_total(const vtally *t) {
+    return t->count;
 }
 
 #include "probe/stats_vector.h"

@@ -75,27 +75,27 @@ static inline uint64_t keel_first_magnitude(bool wide, double scale, double boun
 static inline keel_limits keel_limits_of(const keel_stats_params *params, uint32_t fields, keel_dtype dtype) {
     const bool wide = dtype == KEEL_F64;
     keel_limits limits = {.infinity = wide ? KEEL_F64_INF : KEEL_F32_INF};
-    switch (dtype) {
-    case KEEL_F64:
-        limits.normal = keel_bits_f64(DBL_MIN);
-        break;
-    case KEEL_F16:
-        limits.normal = keel_bits_f32(0x1p-14f);
-        break;
-    default:
-        limits.normal = keel_bits_f32(FLT_MIN);
-        break;
-    }
-    if (params->eps > 0) limits.near_zero = keel_first_magnitude(wide, 1, params->eps, false);
+    uint64_t *end = limits.end;
+    end[KEEL_LIMIT_ZEROS] = 1;
+    if (params->eps > 0) end[KEEL_LIMIT_NEAR_ZERO] = keel_first_magnitude(wide, 1, params->eps, false);
     if (fields & KEEL_FIELDS_HALF) {
-        limits.flush_end = keel_first_magnitude(wide, params->scale, 0x1p-25, true);
-        limits.normal16 = keel_first_magnitude(wide, params->scale, 0x1p-14 - 0x1p-25, false);
+        end[KEEL_LIMIT_FLUSH] = keel_first_magnitude(wide, params->scale, 0x1p-25, true);
+        end[KEEL_LIMIT_NORMAL16] = keel_first_magnitude(wide, params->scale, 0x1p-14 - 0x1p-25, false);
         limits.overflow16 = keel_first_magnitude(wide, params->scale, 65520, false);
     }
-    limits.all_end = wide ? limits.normal : keel_bits_f32(FLT_MIN);
-    if (limits.near_zero > limits.all_end) limits.all_end = limits.near_zero;
-    if (limits.flush_end > limits.all_end) limits.all_end = limits.flush_end;
-    limits.subnormal_end = limits.normal > limits.normal16 ? limits.normal : limits.normal16;
+    switch (dtype) {
+    case KEEL_F64:
+        end[KEEL_LIMIT_NORMAL] = keel_bits_f64(DBL_MIN);
+        break;
+    case KEEL_F16:
+        end[KEEL_LIMIT_NORMAL] = keel_bits_f32(0x1p-14f);
+        break;
+    default:
+        end[KEEL_LIMIT_NORMAL] = keel_bits_f32(FLT_MIN);
+        break;
+    }
+    for (unsigned l = 0; l < KEEL_LIMIT_COUNT; l++)
+        if (end[l] > limits.greatest_end) limits.greatest_end = end[l];
     return limits;
 }
 
@@ -181,10 +181,24 @@ static inline void keel_stream_join_plain(keel_stats_stream *stream) {
     *plain = (keel_moments){0};
 }
 
+static inline void keel_stream_join_counts(keel_stats_stream *stream) {
+    keel_stats *part = &stream->part;
+    uint64_t *below = stream->below;
+    part->zeros += below[KEEL_LIMIT_ZEROS];
+    part->near_zeros += below[KEEL_LIMIT_NEAR_ZERO];
+    part->subnormals += below[KEEL_LIMIT_NORMAL] - below[KEEL_LIMIT_ZEROS];
+    if (stream->fields & KEEL_FIELDS_HALF) {
+        part->fp16_flush += below[KEEL_LIMIT_FLUSH] - below[KEEL_LIMIT_ZEROS];
+        part->fp16_subnormal += below[KEEL_LIMIT_NORMAL16] - below[KEEL_LIMIT_FLUSH];
+    }
+    memset(below, 0, sizeof stream->below);
+}
+
 // The chunk is over: STATS takes it.
 static inline void keel_stream_close(keel_stats_stream *stream, keel_stats *stats) {
     keel_stats *part = &stream->part;
     keel_stream_join_plain(stream);
+    keel_stream_join_counts(stream);
     part->sum = stream->moments.sum;
     part->sum_sq = stream->moments.sum_sq;
     part->m2 = stream->moments.m2;

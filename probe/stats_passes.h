@@ -67,67 +67,30 @@ static inline vint magnitudes(bool wide, const unsigned char *values, size_t i) 
                 : vi_and(vi_load(values + 4 * i), vi_set32(INT32_MAX));
 }
 
-static inline vint set_limit(bool wide, uint64_t x) {
-    return wide ? vi_set64(x) : vi_set32((uint32_t)x);
-}
-
-static inline vint count_below(bool wide, vint counts, vint magnitude, vint limit) {
-    return wide ? vi_count_below64(counts, magnitude, limit) : vi_count_below32(counts, magnitude, limit);
-}
-
-static inline uint64_t total(bool wide, vint counts) {
+ALWAYS_INLINE uint64_t count_under_as(bool wide, uint64_t end, const unsigned char *values, size_t n) {
+    vint counts = vi_set64(0);
+    for (size_t i = 0; i < n; i += wide ? LANES / 2 : LANES) {
+        const vint x = magnitudes(wide, values, i);
+        counts =
+            wide ? vi_count_below64(counts, x, vi_set64(end)) : vi_count_below32(counts, x, vi_set32((uint32_t)end));
+    }
     return wide ? vi_sum64(counts) : vi_sum32(counts);
 }
 
-ALWAYS_INLINE void count_small_as(small_counts *out, bool wide, bool half, const keel_limits *limits,
-                                  const unsigned char *values, size_t n) {
-    const vint one = set_limit(wide, 1), near_zero = set_limit(wide, limits->near_zero);
-    const vint normal = set_limit(wide, limits->normal), flush_end = set_limit(wide, limits->flush_end);
-    const vint normal16 = set_limit(wide, limits->normal16);
-    vint zeros = vi_set64(0), near_zeros = zeros, below_normal = zeros, below_flush = zeros, below_normal16 = zeros;
-    vint least = vi_set64(UINT64_MAX);
-    for (size_t i = 0; i < n; i += wide ? LANES / 2 : LANES) {
-        const vint x = magnitudes(wide, values, i);
-        zeros = count_below(wide, zeros, x, one);
-        near_zeros = count_below(wide, near_zeros, x, near_zero);
-        below_normal = count_below(wide, below_normal, x, normal);
-        if (half) {
-            below_flush = count_below(wide, below_flush, x, flush_end);
-            below_normal16 = count_below(wide, below_normal16, x, normal16);
-        }
-        // Zeros wrap round to the greatest.
-        least = wide ? vi_min64(least, vi_sub64(x, one)) : vi_min32(least, vi_sub32(x, one));
-    }
-    *out = (small_counts){
-        .zeros = total(wide, zeros),
-        .near_zeros = total(wide, near_zeros),
-        .below_normal = total(wide, below_normal),
-        .below_flush = total(wide, below_flush),
-        .below_normal16 = total(wide, below_normal16),
-        .least = wide ? keel_least_nonzero(vi_min_of64(least), UINT64_MAX)
-                      : keel_least_nonzero(vi_min_of32(least), UINT32_MAX),
-    };
+// Magnitudes below END.
+static uint64_t count_under(bool wide, uint64_t end, const void *values, size_t n) {
+    return wide ? count_under_as(true, end, values, n) : count_under_as(false, end, values, n);
 }
 
-static void count_small(small_counts *out, bool wide, bool half, const keel_limits *limits, const void *values,
-                        size_t n) {
-    if (wide)
-        count_small_as(out, true, half, limits, values, n);
-    else if (half)
-        count_small_as(out, false, true, limits, values, n);
-    else
-        count_small_as(out, false, false, limits, values, n);
-}
-
-// Magnitudes from FIRST up to before END.
-static uint64_t count_range(bool wide, uint64_t first, uint64_t end, const unsigned char *values, size_t n) {
-    vint below_first = vi_set64(0), below_end = below_first;
+// The least magnitude that is not 0; above infinity of zeros.
+static uint64_t least_nonzero(bool wide, const void *values, size_t n) {
+    vint least = vi_set64(UINT64_MAX); // less one, so that zeros wrap round to the greatest
     for (size_t i = 0; i < n; i += wide ? LANES / 2 : LANES) {
         const vint x = magnitudes(wide, values, i);
-        below_first = count_below(wide, below_first, x, set_limit(wide, first));
-        below_end = count_below(wide, below_end, x, set_limit(wide, end));
+        least = wide ? vi_min64(least, vi_sub64(x, vi_set64(1))) : vi_min32(least, vi_sub32(x, vi_set32(1)));
     }
-    return total(wide, below_end) - total(wide, below_first);
+    return wide ? keel_least_nonzero(vi_min_of64(least), UINT64_MAX)
+                : keel_least_nonzero(vi_min_of32(least), UINT32_MAX);
 }
 
 // COUNTS + 1 where A and MASK share a bit and X is finite, as all values are where SOME are not is false.

@@ -15,15 +15,15 @@ static void count_precision(keel_stats *part, keel_dtype dtype, const keel_eleme
 
 static void count_class(keel_stats_stream *stream, const keel_element *e) {
     keel_stats *part = &stream->part;
-    const keel_limits *limits = &stream->limits;
+    const uint64_t *end = stream->limits.end;
     const uint64_t magnitude = e->magnitude;
     part->zeros += magnitude == 0;
-    part->near_zeros += magnitude < limits->near_zero;
-    part->subnormals += magnitude != 0 && magnitude < limits->normal;
+    part->near_zeros += magnitude < end[KEEL_LIMIT_NEAR_ZERO];
+    part->subnormals += magnitude != 0 && magnitude < end[KEEL_LIMIT_NORMAL];
     if (stream->fields & KEEL_FIELDS_HALF) {
-        part->fp16_flush += magnitude != 0 && magnitude < limits->flush_end;
-        part->fp16_subnormal += magnitude >= limits->flush_end && magnitude < limits->normal16;
-        part->fp16_overflow += magnitude >= limits->overflow16;
+        part->fp16_flush += magnitude != 0 && magnitude < end[KEEL_LIMIT_FLUSH];
+        part->fp16_subnormal += magnitude >= end[KEEL_LIMIT_FLUSH] && magnitude < end[KEEL_LIMIT_NORMAL16];
+        part->fp16_overflow += magnitude >= stream->limits.overflow16;
     }
     if (stream->fields & KEEL_FIELDS_PRECISION) count_precision(part, stream->dtype, e);
 }

@@ -11,8 +11,8 @@
 enum {
     BLOCK_BYTES = 16384, // of floats or doubles
     BLOCK_FLOATS = BLOCK_BYTES / 4,
-    GROUP = 8,  // vectors of floats that are at hand at a time
-    GROUPS = 4, // of them that are added as floats: at most 32 values to a lane
+    GROUP = 8, // vectors of floats that are at hand at a time
+    ROWS = 32, // of them that are added as floats, and counted together
 };
 
 static size_t block_elements(keel_dtype dtype) {
@@ -31,27 +31,17 @@ ALWAYS_INLINE void prefetch(const unsigned char *at) {
 
 // ---- what a block gives ----
 
-// What the pass of sums counts besides. The least magnitude of a block tells whether it holds anything to count; where
-// the block before did, counting in the same pass spares a second one. Each step takes only what the one before may
-// lack.
-typedef enum tally {
-    TALLY_NONE,
-    TALLY_SUBNORMAL, // below the normals of fp16, where asked, and of the dtype where that is f16: common among
-                     // ordinary values
-    TALLY_SMALL,     // near zeros and what fp16 flushes as well
-    TALLY_ALL,       // zeros as well, and the least magnitude beside them
-} tally;
-
-// Which pass of sums: known at compile time, so that each combination is a loop of its own.
+// Which pass of sums: known at compile time, so that each combination is a loop of its own. LIMITS: how many it counts
+// below; ZEROS: that of zeros among them.
 typedef struct sum_kind {
     keel_dtype dtype;
-    tally tally;
-    bool half, checksum;
+    uint32_t limits;
+    bool zeros, checksum;
 } sum_kind;
 
-// Counts of magnitudes below a limit.
+// Magnitudes below the limits.
 typedef struct small_counts {
-    uint64_t zeros, near_zeros, below_normal, below_flush, below_normal16;
+    uint64_t below[KEEL_LIMIT_COUNT];
     uint64_t least; // non-zero magnitude, as bits; above infinity of nothing
 } small_counts;
 
@@ -60,12 +50,14 @@ typedef struct block_sums {
     double sum, sum_sq;
     double min, max;
     uint64_t least;      // magnitude as bits, zeros included
-    small_counts counts; // what the tally asked for
+    small_counts counts; // what was asked for
     uint64_t checksum;   // where asked
 } block_sums;
 
+// Of a magnitude that its type holds. A conversion to a subnormal float might be flushed to zero.
 static inline uint64_t bits_of(bool wide, double x) {
-    return wide ? keel_bits_f64(x) : keel_bits_f32((float)x);
+    if (wide) return keel_bits_f64(x);
+    return x < 0x1p-126 ? (uint64_t)(x * 0x1p149) : keel_bits_f32((float)x);
 }
 
 static inline double value_of(bool wide, uint64_t bits) {
@@ -130,53 +122,39 @@ static inline elements load_elements(keel_dtype dtype, const unsigned char *at) 
 typedef struct narrow_state {
     vfloat max[2], min[2], least[2];
     vdouble sum[2], sum_sq[2];
-    vint hash;
-    vint zeros, near_zeros, below_normal, below_flush, below_normal16, least_less_one;
+    vint hash, least_less_one;
 } narrow_state;
 
-// Counts and checksum of a vector; what is told from elements as they are STORED is left out.
-ALWAYS_INLINE void tally_vector(narrow_state *t, sum_kind kind, const keel_limits *limits, elements x, bool stored) {
+// The checksum of a vector and, where there are zeros, the least of the other magnitudes.
+ALWAYS_INLINE void absorb_bits(narrow_state *t, sum_kind kind, elements x) {
     if (kind.checksum) t->hash = vi_add64(t->hash, hash_narrow(hashed_bits(kind.dtype, x.bits)));
-    if (kind.tally == TALLY_NONE) return;
+    if (!kind.zeros) return;
     const vint magnitude = vi_and(vf_bits(x.value), vi_set32(INT32_MAX));
-    if (kind.dtype == KEEL_F16 && !stored)
-        t->below_normal = vi_count_below32(t->below_normal, magnitude, vi_set32((uint32_t)limits->normal));
-    if (kind.half && !stored)
-        t->below_normal16 = vi_count_below32(t->below_normal16, magnitude, vi_set32((uint32_t)limits->normal16));
-    if (kind.tally == TALLY_SUBNORMAL) return;
-    if (kind.half && !stored)
-        t->below_flush = vi_count_below32(t->below_flush, magnitude, vi_set32((uint32_t)limits->flush_end));
-    if (!stored) t->near_zeros = vi_count_below32(t->near_zeros, magnitude, vi_set32((uint32_t)limits->near_zero));
-    if (kind.tally == TALLY_SMALL) return;
-    t->zeros = vi_count_below32(t->zeros, magnitude, vi_set32(1));
     t->least_less_one = vi_min32(t->least_less_one, vi_sub32(magnitude, vi_set32(1))); // zeros wrap to the greatest
 }
 
-// The same and the extremes, in half K of the state.
-ALWAYS_INLINE void absorb(narrow_state *t, sum_kind kind, const keel_limits *limits, elements x, size_t k) {
+// The same, extremes and counts of vector ROW of those counted together; the extremes in half K of the state.
+ALWAYS_INLINE void absorb(narrow_state *t, vtally *below, sum_kind kind, const keel_limit_list *limits, elements x,
+                          size_t row, size_t k) {
     t->max[k] = vf_max(t->max[k], x.value);
     t->min[k] = vf_min(t->min[k], x.value);
-    if (kind.tally != TALLY_ALL) t->least[k] = vf_least(t->least[k], x.value);
-    tally_vector(t, kind, limits, x, false);
+    if (!kind.zeros) t->least[k] = vf_least(t->least[k], x.value);
+    absorb_bits(t, kind, x);
+    const vint magnitude = vi_and(vf_bits(x.value), vi_set32(INT32_MAX));
+    for (uint32_t l = 0; l < kind.limits; l++) tally_below32(&below[l], row, magnitude, vi_set32(limits->end[l]));
 }
 
 // Extremes of 16-bit elements, as they are stored. As signed integers the non-negative values are in their order, and
 // above all others; as unsigned ones the negative values are, by magnitude.
 typedef struct stored_state {
     vint most_signed, most_unsigned, least;
-    vint near_zeros, below_normal, below_flush, below_normal16; // counts of 16 bits: enough for a block
 } stored_state;
 
-// The limits in the bits of elements as they are stored, in both halves of 32 bits.
-typedef struct stored_limits {
-    uint32_t near_zero, flush_end, normal16;
-} stored_limits;
-
-// The least magnitude as stored that is not below LIMIT.
-static uint32_t stored_limit(keel_dtype dtype, uint64_t limit) {
-    uint32_t bits = (uint32_t)((limit + 0xffff) >> 16);
+// The least magnitude as stored that is not below LIMIT, in both halves of 32 bits.
+static uint32_t stored_limit(keel_dtype dtype, uint32_t limit) {
+    uint32_t bits = (limit + 0xffff) >> 16;
     if (dtype == KEEL_F16) {
-        bits = keel_f16_from_f32(keel_float_of((uint32_t)limit));
+        bits = keel_f16_from_f32(keel_float_of(limit));
         if (keel_bits_f32(keel_f16_to_f32((uint16_t)bits)) < limit) bits++;
     }
     return bits * 0x10001u;
@@ -186,31 +164,20 @@ typedef struct element_pair {
     elements of[2];
 } element_pair;
 
-// 2 LANES elements of 16 bits, in whatever order.
-ALWAYS_INLINE element_pair load_pair(sum_kind kind, const stored_limits *limits, const unsigned char *at,
-                                     stored_state *e) {
+// 2 LANES elements of 16 bits, in whatever order. ROW of the first.
+ALWAYS_INLINE element_pair load_pair(stored_state *e, vtally *below, sum_kind kind, const uint32_t *stored,
+                                     const unsigned char *at, size_t row) {
     const vint bits = vi_load(at);
     e->most_signed = vi_max_signed16(e->most_signed, bits);
     e->most_unsigned = vi_max16(e->most_unsigned, bits);
     const vint magnitude = vi_and(bits, vi_set32(0x7fff7fff));
     e->least = vi_min16(e->least, magnitude);
-    if (kind.dtype == KEEL_F16 && kind.tally != TALLY_NONE)
-        e->below_normal = vi_count_below16(e->below_normal, magnitude, vi_set32(0x04000400));
-    if (kind.half && kind.tally != TALLY_NONE)
-        e->below_normal16 = vi_count_below16(e->below_normal16, magnitude, vi_set32(limits->normal16));
-    if (kind.half && kind.tally >= TALLY_SMALL)
-        e->below_flush = vi_count_below16(e->below_flush, magnitude, vi_set32(limits->flush_end));
-    if (kind.tally >= TALLY_SMALL)
-        e->near_zeros = vi_count_below16(e->near_zeros, magnitude, vi_set32(limits->near_zero));
+    for (uint32_t l = 0; l < kind.limits; l++) tally_below16(&below[l], row, magnitude, vi_set32(stored[l]));
     const vint low = vi_and(bits, vi_set32(0xffff)), high = vi_high_to_low16(bits);
     if (kind.dtype == KEEL_BF16)
         return (element_pair){
             {{float_of_bits(vi_low_to_high16(bits)), low}, {float_of_bits(vi_and(bits, vi_set32(0xffff0000))), high}}};
     return (element_pair){{{load_f16(at), low}, {load_f16(at + sizeof(vint) / 2), high}}};
-}
-
-static uint64_t sum_of16(vint counts) {
-    return vi_sum32(vi_and(counts, vi_set32(0xffff))) + vi_sum32(vi_high_to_low16(counts));
 }
 
 static inline float float_of_stored(keel_dtype dtype, uint16_t bits) {
@@ -250,35 +217,35 @@ static inline vfloat add_four_squares(const vfloat *v) {
     return vf_fma(v[3], v[3], vf_fma(v[2], v[2], vf_fma(v[1], v[1], vf_mul(v[0], v[0]))));
 }
 
-ALWAYS_INLINE void sum_narrow(sum_kind kind, const keel_limits *limits, const unsigned char *data, size_t n,
+ALWAYS_INLINE void sum_narrow(sum_kind kind, const keel_limit_list *limits, const unsigned char *data, size_t n,
                               block_sums *out) {
     const size_t bytes = LANES * (kind.dtype == KEEL_F32 ? sizeof(float) : sizeof(uint16_t));
     const vfloat infinity = vf_set(INFINITY), zero = vf_set(0);
+    const bool stored = kind.dtype != KEEL_F32;
     narrow_state t = {
         .max = {vf_set(-INFINITY), vf_set(-INFINITY)}, .min = {infinity, infinity}, .least = {infinity, infinity}};
     t.sum[0] = t.sum[1] = t.sum_sq[0] = t.sum_sq[1] = vd_set(0);
-    t.hash = t.zeros = t.near_zeros = t.below_normal = t.below_flush = t.below_normal16 = vf_bits(zero);
+    t.hash = vf_bits(zero);
     t.least_less_one = vi_set32(UINT32_MAX);
-    const size_t vectors = n / LANES;
-    size_t i = 0;
-    vfloat sum = zero, sum_sq = zero;
-    const bool stored = kind.dtype != KEEL_F32;
     stored_state extremes = {.most_signed = vi_set32(0x80008000), .least = vi_set64(UINT64_MAX)};
-    extremes.most_unsigned = extremes.near_zeros = extremes.below_normal = vi_set64(0);
-    extremes.below_flush = extremes.below_normal16 = vi_set64(0);
-    stored_limits stored_at = {0};
-    if (stored && kind.tally != TALLY_NONE && kind.half)
-        stored_at = (stored_limits){.flush_end = stored_limit(kind.dtype, limits->flush_end),
-                                    .normal16 = stored_limit(kind.dtype, limits->normal16)};
-    if (stored && kind.tally >= TALLY_SMALL) stored_at.near_zero = stored_limit(kind.dtype, limits->near_zero);
-    for (size_t groups = 0; i + GROUP <= vectors; i += GROUP, groups++) {
+    extremes.most_unsigned = vi_set64(0);
+    uint32_t stored_ends[KEEL_LIMIT_COUNT];
+    vtally below[KEEL_LIMIT_COUNT]; // apart from what stays in registers
+    for (uint32_t l = 0; l < kind.limits; l++) {
+        if (stored) stored_ends[l] = stored_limit(kind.dtype, limits->end[l]);
+        below[l] = tally_begin();
+    }
+    const size_t vectors = n / LANES;
+    size_t i = 0, row = 0;
+    vfloat sum = zero, sum_sq = zero;
+    while (i + GROUP <= vectors) {
         vfloat v[GROUP];
         for (size_t k = 0; stored && k < GROUP; k += 2) {
             const unsigned char *at = data + (i + k) * bytes;
             prefetch(at);
-            const element_pair x = load_pair(kind, &stored_at, at, &extremes);
-            tally_vector(&t, kind, limits, x.of[0], true);
-            tally_vector(&t, kind, limits, x.of[1], true);
+            const element_pair x = load_pair(&extremes, below, kind, stored_ends, at, row + k);
+            absorb_bits(&t, kind, x.of[0]);
+            absorb_bits(&t, kind, x.of[1]);
             v[k] = x.of[0].value;
             v[k + 1] = x.of[1].value;
         }
@@ -286,21 +253,25 @@ ALWAYS_INLINE void sum_narrow(sum_kind kind, const keel_limits *limits, const un
             const unsigned char *at = data + (i + k) * bytes;
             prefetch(at);
             const elements x = load_elements(kind.dtype, at);
-            absorb(&t, kind, limits, x, k % 2);
+            absorb(&t, below, kind, limits, x, row + k, k % 2);
             v[k] = x.value;
         }
         sum = vf_add(sum, vf_add(add_four(v), add_four(v + 4)));
         sum_sq = vf_add(sum_sq, vf_add(add_four_squares(v), add_four_squares(v + 4)));
-        if (groups % GROUPS < GROUPS - 1) continue;
+        i += GROUP;
+        row += GROUP;
+        if (row < ROWS) continue;
         add_widened(t.sum, sum);
         add_widened(t.sum_sq, sum_sq);
         sum = sum_sq = zero;
+        for (uint32_t l = 0; l < kind.limits; l++) tally_rows(&below[l]);
+        row = 0;
     }
     add_widened(t.sum, sum);
     add_widened(t.sum_sq, sum_sq);
-    for (; i < vectors; i++) {
+    for (; i < vectors; i++, row++) {
         const elements x = load_elements(kind.dtype, data + i * bytes);
-        absorb(&t, kind, limits, x, 0);
+        absorb(&t, below, kind, limits, x, row, 0);
         add_widened(t.sum, x.value);
         add_widened(t.sum_sq, vf_mul(x.value, x.value));
     }
@@ -310,18 +281,15 @@ ALWAYS_INLINE void sum_narrow(sum_kind kind, const keel_limits *limits, const un
     out->min = vf_min_of(vf_min(t.min[0], t.min[1]));
     out->max = vf_max_of(vf_max(t.max[0], t.max[1]));
     out->checksum = kind.checksum ? vi_sum64(t.hash) : 0;
-    out->least = keel_bits_f32((float)vf_min_of(vf_least(t.least[0], t.least[1])));
+    out->least = bits_of(false, vf_min_of(vf_least(t.least[0], t.least[1])));
     if (stored && vectors >= GROUP) merge_stored(kind.dtype, &extremes, out);
-    if (kind.tally == TALLY_NONE) return;
-    out->counts = (small_counts){
-        .zeros = vi_sum32(t.zeros),
-        .near_zeros = vi_sum32(t.near_zeros) + (stored ? sum_of16(extremes.near_zeros) : 0),
-        .below_normal = vi_sum32(t.below_normal) + (stored ? sum_of16(extremes.below_normal) : 0),
-        .below_flush = vi_sum32(t.below_flush) + (stored ? sum_of16(extremes.below_flush) : 0),
-        .below_normal16 = vi_sum32(t.below_normal16) + (stored ? sum_of16(extremes.below_normal16) : 0),
-        .least = keel_least_nonzero(vi_min_of32(t.least_less_one), UINT32_MAX),
-    };
-    if (kind.tally == TALLY_ALL) out->least = out->counts.zeros > 0 ? 0 : out->counts.least;
+    for (uint32_t l = 0; l < kind.limits; l++) {
+        if (row > 0) tally_rows(&below[l]);
+        out->counts.below[limits->which[l]] = tally_total(&below[l]);
+    }
+    if (!kind.zeros) return;
+    out->counts.least = keel_least_nonzero(vi_min_of32(t.least_less_one), UINT32_MAX);
+    out->least = out->counts.below[KEEL_LIMIT_ZEROS] > 0 ? 0 : out->counts.least;
 }
 
 ALWAYS_INLINE void sum_wide(bool checksum, const unsigned char *data, size_t n, block_sums *out) {
@@ -353,55 +321,63 @@ ALWAYS_INLINE void sum_wide(bool checksum, const unsigned char *data, size_t n, 
 }
 
 // From a choice at run time to constants.
-ALWAYS_INLINE void sum_as(sum_kind kind, bool checksum, const keel_limits *limits, const void *data, size_t n,
-                          block_sums *out) {
+ALWAYS_INLINE void sum_checked(sum_kind kind, bool checksum, const keel_limit_list *limits, const void *data, size_t n,
+                               block_sums *out) {
     if (checksum)
-        sum_narrow((sum_kind){kind.dtype, kind.tally, kind.half, true}, limits, data, n, out);
+        sum_narrow((sum_kind){kind.dtype, kind.limits, kind.zeros, true}, limits, data, n, out);
     else
-        sum_narrow((sum_kind){kind.dtype, kind.tally, kind.half, false}, limits, data, n, out);
+        sum_narrow((sum_kind){kind.dtype, kind.limits, kind.zeros, false}, limits, data, n, out);
 }
 
-ALWAYS_INLINE void sum_half(sum_kind kind, const keel_limits *limits, const void *data, size_t n, block_sums *out) {
-    if (kind.half)
-        sum_as((sum_kind){kind.dtype, kind.tally, true, false}, kind.checksum, limits, data, n, out);
+ALWAYS_INLINE void sum_counting(keel_dtype dtype, uint32_t count, bool checksum, const keel_limit_list *limits,
+                                const void *data, size_t n, block_sums *out) {
+    if (limits->set & 1u << KEEL_LIMIT_ZEROS)
+        sum_checked((sum_kind){.dtype = dtype, .limits = count, .zeros = true}, checksum, limits, data, n, out);
     else
-        sum_as((sum_kind){kind.dtype, kind.tally, false, false}, kind.checksum, limits, data, n, out);
+        sum_checked((sum_kind){.dtype = dtype, .limits = count}, checksum, limits, data, n, out);
 }
 
-ALWAYS_INLINE void sum_dtype(keel_dtype dtype, sum_kind kind, const keel_limits *limits, const void *data, size_t n,
+ALWAYS_INLINE void sum_dtype(keel_dtype dtype, bool checksum, const keel_limit_list *limits, const void *data, size_t n,
                              block_sums *out) {
-    switch (kind.tally) {
-    case TALLY_NONE:
-        sum_as((sum_kind){dtype, TALLY_NONE, false, false}, kind.checksum, limits, data, n, out);
+    switch (limits->count) {
+    case 0:
+        sum_checked((sum_kind){.dtype = dtype}, checksum, limits, data, n, out);
         break;
-    case TALLY_SUBNORMAL:
-        sum_half((sum_kind){dtype, TALLY_SUBNORMAL, kind.half, kind.checksum}, limits, data, n, out);
+    case 1:
+        sum_counting(dtype, 1, checksum, limits, data, n, out);
         break;
-    case TALLY_SMALL:
-        sum_half((sum_kind){dtype, TALLY_SMALL, kind.half, kind.checksum}, limits, data, n, out);
+    case 2:
+        sum_counting(dtype, 2, checksum, limits, data, n, out);
         break;
-    case TALLY_ALL:
-        sum_half((sum_kind){dtype, TALLY_ALL, kind.half, kind.checksum}, limits, data, n, out);
+    case 3:
+        sum_counting(dtype, 3, checksum, limits, data, n, out);
+        break;
+    case 4:
+        sum_counting(dtype, 4, checksum, limits, data, n, out);
+        break;
+    default:
+        sum_counting(dtype, KEEL_LIMIT_COUNT, checksum, limits, data, n, out);
         break;
     }
 }
 
-static void sum_plainly(sum_kind kind, const keel_limits *limits, const void *data, size_t n, block_sums *out) {
-    switch (kind.dtype) {
+static void sum_plainly(keel_dtype dtype, bool checksum, const keel_limit_list *limits, const void *data, size_t n,
+                        block_sums *out) {
+    switch (dtype) {
     case KEEL_F64:
-        if (kind.checksum)
+        if (checksum)
             sum_wide(true, data, n, out);
         else
             sum_wide(false, data, n, out);
         break;
     case KEEL_F16:
-        sum_dtype(KEEL_F16, kind, limits, data, n, out);
+        sum_dtype(KEEL_F16, checksum, limits, data, n, out);
         break;
     case KEEL_BF16:
-        sum_dtype(KEEL_BF16, kind, limits, data, n, out);
+        sum_dtype(KEEL_BF16, checksum, limits, data, n, out);
         break;
     default:
-        sum_dtype(KEEL_F32, kind, limits, data, n, out);
+        sum_dtype(KEEL_F32, checksum, limits, data, n, out);
         break;
     }
 }

@@ -70,11 +70,38 @@ static keel_moments careful_moments(block_sums *s, bool wide, const void *values
     };
 }
 
-// The cheapest tally that misses nothing in a block with this least magnitude.
-static tally tally_for(const keel_limits *limits, uint64_t least) {
-    if (least == 0) return TALLY_ALL;
-    if (least < limits->all_end) return TALLY_SMALL;
-    return least < limits->subnormal_end ? TALLY_SUBNORMAL : TALLY_NONE;
+static void list_limits(keel_limit_list *list, const keel_limits *limits, uint32_t set) {
+    if (list->set == set) return;
+    *list = (keel_limit_list){.set = set};
+    for (unsigned l = 0; l < KEEL_LIMIT_COUNT; l++) {
+        if (!(set & 1u << l)) continue;
+        list->which[list->count] = (keel_limit)l;
+        list->end[list->count++] = (uint32_t)limits->end[l];
+    }
+}
+
+// What a block's magnitudes say of the limits: COUNT are of finite values, of those that are not 0 the least is known,
+// 0 where it is not.
+typedef struct block_limits {
+    uint32_t needed; // must be counted below, ZEROS where some are; below each other limit are ALL, or the zeros alone
+    uint32_t all;
+} block_limits;
+
+static inline block_limits limits_of(const keel_limits *limits, bool zeros, uint64_t least, uint64_t greatest) {
+    const uint32_t all = limits_above(limits->end, greatest);
+    const uint32_t needed = (limits_above(limits->end, least) & ~all) | (uint32_t)zeros << KEEL_LIMIT_ZEROS;
+    return (block_limits){needed, all};
+}
+
+static void add_counts(keel_stats_stream *stream, block_limits of, bool zeros, uint64_t count, const uint64_t *below) {
+    for (unsigned l = 0; l < KEEL_LIMIT_COUNT; l++) {
+        if (of.all & 1u << l)
+            stream->below[l] += count;
+        else if (of.needed & 1u << l)
+            stream->below[l] += below[l];
+        else if (zeros && stream->limits.end[l] > 0)
+            stream->below[l] += below[KEEL_LIMIT_ZEROS];
+    }
 }
 
 static void observe_base(keel_stats_stream *stream, const void *data, size_t n) {
@@ -89,12 +116,13 @@ static void observe_base(keel_stats_stream *stream, const void *data, size_t n) 
     const bool precision = stream->fields & KEEL_FIELDS_PRECISION;
 
     block_sums s;
-    tally counted = TALLY_NONE;
+    uint32_t counted = 0;
     const void *floats = NULL; // 16-bit elements are made floats only for what needs a second pass
     bool held = false;
     if (stream->plain.count > 0 || !needs_care(moments, part, wide)) {
-        if (!wide) counted = tally_for(limits, stream->least_before);
-        sum_plainly((sum_kind){dtype, counted, half, checksum}, limits, data, n, &s);
+        if (!wide) counted = stream->needed[0] | stream->needed[1];
+        list_limits(&stream->counting, limits, counted);
+        sum_plainly(dtype, checksum, &stream->counting, data, n, &s);
         held = plain_sums_hold(&s, wide);
         if (checksum) part->checksum += s.checksum;
     } else if (checksum) {
@@ -109,7 +137,7 @@ static void observe_base(keel_stats_stream *stream, const void *data, size_t n) 
         keel_moments_merge(moments, &block);
     } else {
         keel_stream_join_plain(stream);
-        counted = TALLY_NONE;
+        counted = 0;
         floats = as_floats(dtype, data, n, widened);
         const bool guess = moments->count > 0 && moments->exponent == 0;
         const keel_moments block = careful_moments(&s, wide, floats, n, guess ? moments->sum / moments->count : 0);
@@ -120,29 +148,27 @@ static void observe_base(keel_stats_stream *stream, const void *data, size_t n) 
     part->min = lesser(part->min, s.min + 0.0); // one zero, whatever its sign
     part->max = greater(part->max, s.max + 0.0);
 
-    stream->least_before = s.least;
-    const tally needed = tally_for(limits, s.least);
-    const bool apart = needed > counted;
-    const bool overflow = half && bits_of(wide, greater(-s.min, s.max)) >= limits->overflow16;
-    const bool subnormals_apart = needed >= TALLY_SMALL && dtype != KEEL_F16;
+    const uint64_t greatest = bits_of(wide, fabs(greater(-s.min, s.max)));
+    const bool zeros = s.least == 0 && greatest > 0, some_small = s.least < limits->greatest_end;
+    uint64_t least = greatest > 0 ? s.least : UINT64_MAX; // of those that are not 0
+    if (zeros && counted & 1u << KEEL_LIMIT_ZEROS) least = s.counts.least;
+    block_limits of = some_small ? limits_of(limits, zeros, least, greatest) : (block_limits){0};
+    const bool apart = of.needed & ~counted;
+    const bool overflow = half && greatest >= limits->overflow16;
     const bool bfloats = dtype == KEEL_BF16 && s.count == (double)n && greater(-s.min, s.max) <= 65504;
-    if ((apart || subnormals_apart || overflow || (precision && !bfloats)) && !floats)
-        floats = as_floats(dtype, data, n, widened);
-    if (apart) count_small(&s.counts, wide, half, limits, floats, n);
-    uint64_t least = s.least;
-    if (needed != TALLY_NONE) {
-        part->zeros += s.counts.zeros;
-        part->near_zeros += s.counts.near_zeros;
-        if (half) part->fp16_flush += s.counts.below_flush - s.counts.zeros;
-        part->fp16_subnormal += s.counts.below_normal16 - s.counts.below_flush;
-        if (least == 0) least = s.counts.least;
-        if (dtype == KEEL_F16)
-            part->subnormals += s.counts.below_normal - s.counts.zeros;
-        else if (least < limits->normal)
-            part->subnormals += count_range(wide, 1, limits->normal, floats, n);
+    if ((apart || overflow || (precision && !bfloats)) && !floats) floats = as_floats(dtype, data, n, widened);
+    if (zeros && least == 0) {
+        least = least_nonzero(wide, floats, n);
+        of = limits_of(limits, zeros, least, greatest);
     }
+    for (unsigned l = 0; apart && l < KEEL_LIMIT_COUNT; l++)
+        if (of.needed & ~counted & 1u << l) s.counts.below[l] = count_under(wide, limits->end[l], floats, n);
+    if (some_small) add_counts(stream, of, zeros, (uint64_t)s.count, s.counts.below);
+    stream->least_before = s.least;
+    stream->needed[1] = stream->needed[0];
+    stream->needed[0] = of.needed;
     if (least < limits->infinity) part->abs_min = lesser(part->abs_min, value_of(wide, least));
-    if (overflow) part->fp16_overflow += count_range(wide, limits->overflow16, limits->infinity, floats, n);
+    if (overflow) part->fp16_overflow += (uint64_t)s.count - count_under(wide, limits->overflow16, floats, n);
     if (precision && wide)
         keel_scalar_precision(part, dtype, data, n);
     else if (precision && bfloats)

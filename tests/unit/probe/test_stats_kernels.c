@@ -215,6 +215,40 @@ static void test_avx512(void **state) {
     compare_isa(KEEL_ISA_AVX512);
 }
 
+// Values of a range of magnitudes, some of them zeros: which limits a block must be counted below changes from block to
+// block.
+static void fill_range(keel_dtype dtype, unsigned char *at, size_t n) {
+    static const double bounds[] = {1e-45, 1e-40, 1e-30, 3e-9, 2e-8, 4e-8, 1e-5, 7e-5, 1e-2, 1, 1e5};
+    enum { BOUNDS = sizeof bounds / sizeof *bounds };
+    const size_t low = random_bits() % BOUNDS, span = random_bits() % (BOUNDS - low);
+    const double from = log(bounds[low]), to = log(bounds[low + span]);
+    const double zeros = random_bits() % 3 ? 0 : uniform() * 1.2;
+    for (size_t i = 0; i < n; i++) {
+        const double magnitude = uniform() < zeros ? 0 : exp(from + uniform() * (to - from));
+        store(dtype, at + i * keel_dtype_size(dtype), copysign(magnitude, uniform() - 0.5));
+    }
+}
+
+static void test_changing_blocks(void **state) {
+    (void)state;
+    enum { PIECE = 2048, PIECES = 150, N = PIECE * PIECES };
+    unsigned char *memory = malloc(N * sizeof(double));
+    assert_non_null(memory);
+    for (unsigned dtype = 0; dtype < KEEL_DTYPE_COUNT; dtype++) {
+        for (size_t p = 0, length; p < PIECES; p += length) { // a block of floats is two pieces, one of doubles one
+            length = p + 1 < PIECES ? 1 + random_bits() % 2 : 1;
+            fill_range((keel_dtype)dtype, memory + p * PIECE * keel_dtype_size((keel_dtype)dtype), length * PIECE);
+        }
+        for (unsigned isa = KEEL_ISA_SCALAR + 1; isa < KEEL_ISA_COUNT; isa++) {
+            keel_stats_kernel *kernel = keel_stats_kernel_get((keel_isa)isa);
+            if (!kernel) continue;
+            compare(kernel, (keel_dtype)dtype, memory, N, 1e-8, 1);
+            compare(kernel, (keel_dtype)dtype, memory, N, 1e-4, 4096);
+        }
+    }
+    free(memory);
+}
+
 // One special value among ordinary ones, at every place of a block's head and tail.
 static void test_lone_values(void **state) {
     (void)state;
@@ -393,15 +427,11 @@ static void test_all_halves(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_scalar),
-        cmocka_unit_test(test_avx2),
-        cmocka_unit_test(test_avx512),
-        cmocka_unit_test(test_lone_values),
-        cmocka_unit_test(test_half_thresholds),
-        cmocka_unit_test(test_half_odd_scale),
-        cmocka_unit_test(test_half_needs_a_scale),
-        cmocka_unit_test(test_precision),
-        cmocka_unit_test(test_all_halves),
+        cmocka_unit_test(test_scalar),         cmocka_unit_test(test_avx2),
+        cmocka_unit_test(test_avx512),         cmocka_unit_test(test_changing_blocks),
+        cmocka_unit_test(test_lone_values),    cmocka_unit_test(test_half_thresholds),
+        cmocka_unit_test(test_half_odd_scale), cmocka_unit_test(test_half_needs_a_scale),
+        cmocka_unit_test(test_precision),      cmocka_unit_test(test_all_halves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
