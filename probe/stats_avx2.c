@@ -248,6 +248,11 @@ static inline vint vi_count_shared32(vint counts, vint a, vint mask) {
     return _mm256_sub_epi32(counts, _mm256_andnot_si256(none, _mm256_set1_epi32(-1)));
 }
 
+static inline bool vi_all_share32(vint a, vint mask) {
+    const __m256i none = _mm256_cmpeq_epi32(_mm256_and_si256(a, mask), _mm256_setzero_si256());
+    return _mm256_testz_si256(none, none) != 0;
+}
+
 static inline vfloat vf_through_half(vfloat a) {
     return _mm256_cvtph_ps(_mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
 }

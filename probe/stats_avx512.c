@@ -221,6 +221,10 @@ static inline vint vi_count_shared32(vint counts, vint a, vint mask) {
     return _mm512_mask_add_epi32(counts, _mm512_test_epi32_mask(a, mask), counts, _mm512_set1_epi32(1));
 }
 
+static inline bool vi_all_share32(vint a, vint mask) {
+    return _mm512_testn_epi32_mask(a, mask) == 0;
+}
+
 static inline vfloat vf_through_half(vfloat a) {
     return _mm512_cvtph_ps(_mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
