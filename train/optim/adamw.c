@@ -102,7 +102,8 @@ KEEL_INLINE void update_rest(const block_data *p, size_t at, size_t n, const coe
 }
 
 // The pass is bound by memory. Weight and gradient of the next block are asked for here, line by line, which with the
-// states are more streams than the CPU follows by itself. Beyond the end the requests are harmless.
+// states are more streams than the CPU follows by itself; its states are while this one is observed, when memory would
+// rest. Beyond the end the requests are harmless.
 KEEL_INLINE double update_block_as(bool rms, const block_data *data, size_t n, const coefficients *k, bool *finite) {
     const block_data p = *data;
     const coefficients c = *k;
@@ -125,12 +126,13 @@ static double update_block(bool rms, const block_data *data, size_t n, const coe
     return rms ? update_block_as(true, data, n, k, finite) : update_block_as(false, data, n, k, finite);
 }
 
-// Part Q of STEP_TAPS of the next block: while this one is observed, memory need not rest.
-static void prefetch_next(const block_data *p, size_t q) {
+// Part Q of STEP_TAPS of the next block's states.
+static void prefetch_states(const block_data *p, size_t q) {
     enum { PART = (BLOCK + STEP_TAPS - 1) / STEP_TAPS };
-    const float *const next[] = {p->weight + BLOCK, p->grad + BLOCK, p->exp_avg + BLOCK, p->exp_avg_sq + BLOCK};
-    for (size_t k = 0; k < sizeof next / sizeof *next; k++)
-        for (size_t i = q * PART; i < (q + 1) * PART; i += LINE) __builtin_prefetch(next[k] + i, 0, 2);
+    for (size_t i = q * PART; i < (q + 1) * PART; i += LINE) {
+        __builtin_prefetch(p->exp_avg + BLOCK + i, 0, 2);
+        __builtin_prefetch(p->exp_avg_sq + BLOCK + i, 0, 2);
+    }
 }
 
 // A fault at tap Q strikes what the optimizer writes, and what is made of it as well.
@@ -160,7 +162,7 @@ static void observe_block(keel_optimizer *o, keel_watch *w, const keel_optim_blo
     }
     for (size_t q = 0; q < STEP_TAPS; q++) {
         if (finite && keel_block_take_finite(&w->now[q], b->n)) continue;
-        if (w->now[q].site) prefetch_next(p, q);
+        if (w->now[q].site) prefetch_states(p, q);
         keel_block_add(&w->now[q], data[q], b->n);
     }
 }
