@@ -4,6 +4,7 @@
 
 #include "configs/monitor_config.h"
 #include "configs/train_config.h"
+#include "train/trainer.h"
 
 typedef struct keel_bench_overhead_plan {
     const keel_train_config *train; // its steps and data are not used: random tokens, as many steps as the blocks need
@@ -16,6 +17,8 @@ typedef struct keel_bench_overhead_result {
     double seconds_on, seconds_off;         // median block / steps: queues are drained inside the block they belong to
     double overhead;                        // median over blocks of on / mean of the two off beside it, less one
     double cpu_seconds_on, cpu_seconds_off; // of all threads, per step, median block
+    // Of each part of a step, per step: without the monitor, and what it adds (medians as for the overhead).
+    double part_off[KEEL_TRAINER_PART_COUNT], part_added[KEEL_TRAINER_PART_COUNT];
 } keel_bench_overhead_result;
 
 // Collective over MPI_COMM_WORLD of one rank.

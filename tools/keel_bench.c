@@ -115,6 +115,26 @@ static keel_status load_monitor(const arguments *args, keel_monitor_config **con
     return keel_monitor_config_read(doc, config);
 }
 
+static const char *const step_part_names[KEEL_TRAINER_PART_COUNT] = {[KEEL_TRAINER_PART_MODEL] = "forward_backward",
+                                                                     [KEEL_TRAINER_PART_NORM] = "grad_norm",
+                                                                     [KEEL_TRAINER_PART_UPDATE] = "update"};
+
+static json_t *step_parts_json(const keel_bench_overhead_result *r) {
+    json_t *parts = json_object();
+    for (int p = 0; p < KEEL_TRAINER_PART_COUNT; p++)
+        json_object_set_new(parts, step_part_names[p],
+                            json_pack("{s:f, s:f}", "seconds_off", r->part_off[p], "added", r->part_added[p]));
+    return parts;
+}
+
+static void print_overhead(const keel_bench_overhead_result *r) {
+    printf("overhead %.2f %%: %.4f s a step with the monitor, %.4f s without; CPU %.4f s and %.4f s\n",
+           100 * r->overhead, r->seconds_on, r->seconds_off, r->cpu_seconds_on, r->cpu_seconds_off);
+    for (int p = 0; p < KEEL_TRAINER_PART_COUNT; p++)
+        printf("  %-16s %.4f s without, the monitor adds %.4f s\n", step_part_names[p], r->part_off[p],
+               r->part_added[p]);
+}
+
 static keel_status bench_overhead(const arguments *args) {
     keel_train_config *train = NULL;
     keel_monitor_config *monitor = NULL;
@@ -131,12 +151,11 @@ static keel_status bench_overhead(const arguments *args) {
                                      &r);
     }
     if (!status && args->json)
-        status = print_json(json_pack("{s:f, s:f, s:f, s:f, s:f}", "overhead", r.overhead, "seconds_on", r.seconds_on,
-                                      "seconds_off", r.seconds_off, "cpu_seconds_on", r.cpu_seconds_on,
-                                      "cpu_seconds_off", r.cpu_seconds_off));
+        status = print_json(json_pack("{s:f, s:f, s:f, s:f, s:f, s:o}", "overhead", r.overhead, "seconds_on",
+                                      r.seconds_on, "seconds_off", r.seconds_off, "cpu_seconds_on", r.cpu_seconds_on,
+                                      "cpu_seconds_off", r.cpu_seconds_off, "parts", step_parts_json(&r)));
     else if (!status)
-        printf("overhead %.2f %%: %.4f s a step with the monitor, %.4f s without; CPU %.4f s and %.4f s\n",
-               100 * r.overhead, r.seconds_on, r.seconds_off, r.cpu_seconds_on, r.cpu_seconds_off);
+        print_overhead(&r);
     keel_monitor_config_free(monitor);
     keel_train_config_free(train);
     return status;

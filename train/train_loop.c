@@ -2,6 +2,7 @@
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "train/clock.h"
@@ -153,6 +154,13 @@ static bool checkpoint_due(const keel_trainer *trainer) {
     return interval > 0 && trainer->progress.step % (uint64_t)interval == 0;
 }
 
+// From the end of the part before to now.
+static void end_part(keel_trainer *trainer, keel_trainer_part part, double *since) {
+    const double now = keel_seconds();
+    trainer->seconds[part] += now - *since;
+    *since = now;
+}
+
 static keel_status run_step(keel_trainer *trainer, outcome *out) {
     *out = (outcome){0};
     const double began = keel_seconds();
@@ -170,11 +178,14 @@ static keel_status run_step(keel_trainer *trainer, outcome *out) {
     keel_step_begin(trainer->probe, step);
     if (keel_taps_arm(trainer->taps, step)) end.flags |= KEEL_STEP_FAULT;
 
+    double since = keel_seconds();
     keel_routing_report_begin(&trainer->routing, trainer->model);
     keel_status status = forward_backward(trainer, step, out);
+    end_part(trainer, KEEL_TRAINER_PART_MODEL, &since);
     // A rank that fails takes part here too.
     const keel_status measured =
         keel_optimizer_grad_norm(trainer->optimizer, keel_buckets_gradient(trainer->buckets), &out->grad_norm);
+    end_part(trainer, KEEL_TRAINER_PART_NORM, &since);
     if (!status) status = measured;
     fill_control(trainer, status, out);
     const keel_status told = keel_all_reduce(trainer->control, out->control);
@@ -190,7 +201,9 @@ static keel_status run_step(keel_trainer *trainer, outcome *out) {
     if (out->skipped) end.flags |= KEEL_STEP_SKIPPED;
     if (out->overflow) end.flags |= KEEL_STEP_OVERFLOW;
     out->offload = -keel_optimizer_waited(trainer->optimizer);
+    since = keel_seconds();
     status = update_weights(trainer, step, out);
+    end_part(trainer, KEEL_TRAINER_PART_UPDATE, &since);
     out->offload += keel_optimizer_waited(trainer->optimizer);
     status = agree_on_update(trainer, status);
     if (status) return status;
@@ -249,6 +262,10 @@ static void note_offload(const keel_trainer *trainer) {
         "%.3f s for them",
         (double)bytes / (1 << 20), keel_optimizer_waited(trainer->optimizer) / steps,
         (keel_seconds() - trainer->began) / steps);
+}
+
+void keel_trainer_seconds(const keel_trainer *trainer, double seconds[KEEL_TRAINER_PART_COUNT]) {
+    memcpy(seconds, trainer->seconds, sizeof trainer->seconds);
 }
 
 bool keel_trainer_is_complete(const keel_trainer *trainer) {

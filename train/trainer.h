@@ -19,6 +19,14 @@
 
 typedef struct keel_trainer keel_trainer;
 
+// What a step spends its time on.
+typedef enum keel_trainer_part {
+    KEEL_TRAINER_PART_MODEL,  // forward, backward and what they reduce
+    KEEL_TRAINER_PART_NORM,   // of the gradient
+    KEEL_TRAINER_PART_UPDATE, // the optimizer's
+    KEEL_TRAINER_PART_COUNT
+} keel_trainer_part;
+
 // What the trainer tells its caller; called on rank 0's training thread. NULL members are skipped.
 typedef struct keel_trainer_report {
     void *context;
@@ -54,6 +62,8 @@ keel_status keel_trainer_open_structure(const keel_train_config *config, MPI_Com
 keel_status keel_trainer_run(keel_trainer *trainer);
 // Asks for an orderly stop at the next step border (checkpoint included). From any thread or a signal handler.
 void keel_trainer_stop(keel_trainer *trainer);
+// Wall seconds of each part in all steps so far, on this rank; of the step at hand once it is reported.
+void keel_trainer_seconds(const keel_trainer *trainer, double seconds[KEEL_TRAINER_PART_COUNT]);
 // All updates of runner_config.steps are made.
 bool keel_trainer_is_complete(const keel_trainer *trainer);
 void keel_trainer_close(keel_trainer *trainer); // NULL is fine

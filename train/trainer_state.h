@@ -75,7 +75,8 @@ struct keel_trainer {
     bool look;            // nothing is written: opened to take a step again or to print the structure
     uint64_t replay_step; // opened to take this step again; 0: to train
     uint64_t resumed_step;
-    double began;        // seconds, the first step of the run
+    double began; // seconds, the first step of the run
+    double seconds[KEEL_TRAINER_PART_COUNT];
     uint64_t saved_step; // of the last checkpoint that was written or tried
     uint32_t scalars[KEEL_SCALAR_TRAINER_COUNT];
     int cpu_wait;       // see cpu_wait.h

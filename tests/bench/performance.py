@@ -20,7 +20,9 @@ lr_schedule: {{type: constant, learning_rate: 1.0e-4}}
 train_dataset: {{text: [{dir}/text], shards: {dir}/shards}}
 """
 TRAFFIC = "\n## What the monitor sends\n"  # tests/bench/traffic.py writes that section
-VALUES = 0.85e9  # that a step of it shows where everything is on
+# Thousand million values that each part of a step of it shows where everything is on.
+PARTS = {"forward and backward": 0.11, "norm of the gradient": 0.12, "AdamW": 0.62}
+VALUES = 1e9 * sum(PARTS.values())
 MONITORS = {
     "every quantity, every op, every step": None,
     "`configs/monitor.yaml` as shipped": "configs/monitor.yaml",
@@ -74,7 +76,7 @@ def measure(bin, scratch):
         for fields in ("base", "all"):
             ratio = (find(dtype, fields, small)["stats_gbps"] / 2) / (find("float32", fields, small)["stats_gbps"] / 4)
             yield f"{dtype} in cache, {fields} fields, elements a second against f32", ">= 0.8", f"{ratio:.2f}", command
-    off = []
+    off, parts = [], None
     for what, monitor in MONITORS.items():
         words = ["overhead"]
         if monitor:
@@ -90,6 +92,7 @@ def measure(bin, scratch):
                f"{100 * r['overhead']:.2f} % ({r['seconds_on']:.3f} s against {r['seconds_off']:.3f} s; CPU {r['cpu_seconds_on']:.3f} s against {r['cpu_seconds_off']:.3f} s)",
                "keel-bench overhead" + (" --monitor ..." if monitor else ""))
         off.append(r["seconds_off"])
+        parts = parts or r["parts"]  # of everything on
     r = bench(bin, "train")
     yield ("forward and backward, the same model, batch 4 x 256, against the sgemm peak of 2 threads", ">= 0.75",
            f"{r['utilisation']:.2f} ({r['gflops']:.0f} of {r['sgemm_gflops']:.0f} GFLOP/s, {r['tokens_per_second']:.0f} tokens/s)", "keel-bench train")
@@ -102,7 +105,9 @@ def measure(bin, scratch):
     yield ("store, 5,000 sites, default ops, per value", "<= 9 bytes live, 4 repacked, 3 ms a step",
            f"{r['bytes_per_value_live']:.2f} bytes live, {r['bytes_per_value_repacked']:.2f} repacked, {r['writer_ms_per_step']:.2f} ms of the writer thread a step", "keel-bench store")
     yield memory_row(bin, scratch)
-    return {"busy": 1e3 * busy, "share": 100 * busy / off[0]}
+    table = "\n".join(f"| {name} | {1e3 * part['seconds_off']:.0f} | {1e3 * part['added']:.1f} | {values:.2f} |"
+                      for (name, values), part in zip(PARTS.items(), (parts[k] for k in ("forward_backward", "grad_norm", "update"))))
+    return {"busy": 1e3 * busy, "share": 100 * busy / off[0], "parts": table}
 
 
 def torch_rows(ours):
@@ -166,13 +171,18 @@ NOTES = """
 ## What bounds what is not reached
 
 **Overhead with everything on.** A step of this model shows its 124 million parameters six times (gradient, both states, direction,
-update, weight) and some 105 million values of activations and their gradients: 0.85 thousand million values, all fields of each. At the rate
-of the row "all fields, 1 MiB" two cores need {busy:.0f} ms for them, {share:.0f} percent of the step, if nothing else happens meanwhile. (That row takes
-checksums, which a single copy is spared.) The optimizer's pass waits for memory and hides part of it; the rest is arithmetic in a step that keeps both
-cores busy with arithmetic.
-The statistics need at least five operations for each vector (three extremes, two sums), and up to seven more where values below
-what float16 holds must be counted; a core does two of 512 bits a cycle: at 2.7 GHz five alone are 25 ms of both cores for these values, before what
-memory hides. `configs/monitor.yaml`, which is meant to be left on, takes flags of everything at every step, and the usual statistics every few.
+update, weight) and some 105 million values of activations and their gradients, all fields of each. Where the time goes, by the same run of
+`keel-bench overhead`, medians:
+
+| part of a step | without, ms | the monitor adds, ms | thousand million values |
+|---|---|---|---|
+{parts}
+
+At the rate of the row "all fields, 1 MiB" two cores need {busy:.0f} ms for these values, {share:.0f} percent of the step. (That row takes checksums, which a
+single copy is spared.) AdamW waits for memory and hides part of it; the rest is arithmetic in a step that keeps both cores busy with arithmetic:
+five operations for each vector of 16 values (three extremes, two sums), one for its magnitudes and one for each limit below which some of a
+block's values lie. A core does two of 512 bits a cycle: at 2.7 GHz five alone are 25 ms of both cores, before what memory hides. `configs/monitor.yaml`,
+which is meant to be left on, takes flags of everything at every step, and the usual statistics every few.
 
 **16-bit values in cache.** Extremes, counts below a limit and what half cannot hold of bfloat16 are told from the stored bits, 32 values a vector; sums are
 added as floats. To make those of halves takes two operations a vector where float32 takes none: base fields of float16 are bound by that.
