@@ -80,8 +80,7 @@ static void list_limits(keel_limit_list *list, const keel_limits *limits, uint32
     }
 }
 
-// What a block's magnitudes say of the limits: COUNT are of finite values, of those that are not 0 the least is known,
-// 0 where it is not.
+// What a block's magnitudes say of the limits.
 typedef struct block_limits {
     uint32_t needed; // must be counted below, ZEROS where some are; below each other limit are ALL, or the zeros alone
     uint32_t all;
@@ -104,77 +103,100 @@ static void add_counts(keel_stats_stream *stream, block_limits of, bool zeros, u
     }
 }
 
-static void observe_base(keel_stats_stream *stream, const void *data, size_t n) {
+// A block of LENGTH elements as they are stored.
+typedef struct block {
+    const void *data;
+    size_t length;
+    const void *values; // as float or double: 16-bit elements are widened only for what needs a second pass
+    float *widened;     // [BLOCK_FLOATS], where they then are
+} block;
+
+static const void *values_of(block *b, keel_dtype dtype) {
+    if (!b->values) b->values = as_floats(dtype, b->data, b->length, b->widened);
+    return b->values;
+}
+
+// Sums, extremes, checksum and what is not finite. Returns the set of limits that it counted below.
+static uint32_t sum_block(keel_stats_stream *stream, block *b, block_sums *s) {
     keel_stats *part = &stream->part;
     keel_moments *moments = &stream->moments;
-    float widened[BLOCK_FLOATS];
-    const keel_limits *limits = &stream->limits;
-    const keel_dtype dtype = stream->dtype;
-    const bool wide = dtype == KEEL_F64;
-    const bool half = stream->fields & KEEL_FIELDS_HALF;
-    const bool checksum = stream->fields & KEEL_FIELDS_CHECKSUM;
-    const bool precision = stream->fields & KEEL_FIELDS_PRECISION;
-
-    block_sums s;
-    uint32_t counted = 0;
-    const void *floats = NULL; // 16-bit elements are made floats only for what needs a second pass
-    bool held = false;
+    const bool wide = stream->dtype == KEEL_F64, checksum = stream->fields & KEEL_FIELDS_CHECKSUM;
     if (stream->plain.count > 0 || !needs_care(moments, part, wide)) {
-        if (!wide) counted = stream->needed[0] | stream->needed[1];
-        list_limits(&stream->counting, limits, counted);
-        sum_plainly(dtype, checksum, &stream->counting, data, n, &s);
-        held = plain_sums_hold(&s, wide);
-        if (checksum) part->checksum += s.checksum;
+        list_limits(&stream->counting, &stream->limits, wide ? 0 : stream->needed[0] | stream->needed[1]);
+        sum_plainly(stream->dtype, checksum, &stream->counting, b->data, b->length, s);
+        if (checksum) part->checksum += s->checksum;
+        if (plain_sums_hold(s, wide)) {
+            const keel_moments sums = {.count = s->count, .sum = s->sum, .sum_sq = s->sum_sq, .m2 = m2_about_mean(s)};
+            if (wide) {
+                keel_moments_merge(moments, &sums);
+            } else {
+                stream->plain.count += s->count;
+                stream->plain.sum += s->sum;
+                stream->plain.sum_sq += s->sum_sq;
+            }
+            return stream->counting.set;
+        }
     } else if (checksum) {
-        part->checksum += checksum_of(dtype, data, n);
+        part->checksum += checksum_of(stream->dtype, b->data, b->length);
     }
-    if (held && !wide) {
-        stream->plain.count += s.count;
-        stream->plain.sum += s.sum;
-        stream->plain.sum_sq += s.sum_sq;
-    } else if (held) {
-        const keel_moments block = {.count = s.count, .sum = s.sum, .sum_sq = s.sum_sq, .m2 = m2_about_mean(&s)};
-        keel_moments_merge(moments, &block);
-    } else {
-        keel_stream_join_plain(stream);
-        counted = 0;
-        floats = as_floats(dtype, data, n, widened);
-        const bool guess = moments->count > 0 && moments->exponent == 0;
-        const keel_moments block = careful_moments(&s, wide, floats, n, guess ? moments->sum / moments->count : 0);
-        if (s.count < (double)n) count_nonfinite(part, wide, floats, n);
-        if (s.count == 0) return;
-        keel_moments_merge(moments, &block);
-    }
+    keel_stream_join_plain(stream);
+    const void *values = values_of(b, stream->dtype);
+    const bool guess = moments->count > 0 && moments->exponent == 0;
+    const keel_moments sums = careful_moments(s, wide, values, b->length, guess ? moments->sum / moments->count : 0);
+    if (s->count < (double)b->length) count_nonfinite(part, wide, values, b->length);
+    if (s->count > 0) keel_moments_merge(moments, &sums);
+    return 0;
+}
+
+// Counts below the limits, of which the pass of sums has COUNTED some.
+static void count_block(keel_stats_stream *stream, block *b, block_sums *s, uint32_t counted, uint64_t greatest) {
+    const keel_limits *limits = &stream->limits;
+    const bool wide = stream->dtype == KEEL_F64, zeros = s->least == 0 && greatest > 0;
+    uint64_t least = greatest > 0 ? s->least : UINT64_MAX; // of those that are not 0
+    if (zeros)
+        least = counted & 1u << KEEL_LIMIT_ZEROS ? s->counts.least
+                                                 : least_nonzero(wide, values_of(b, stream->dtype), b->length);
+    stream->least_before = s->least;
+    stream->needed[1] = stream->needed[0];
+    stream->needed[0] = 0;
+    if (least < limits->infinity) stream->part.abs_min = lesser(stream->part.abs_min, value_of(wide, least));
+    if (s->least >= limits->greatest_end) return;
+    const block_limits of = limits_of(limits, zeros, least, greatest);
+    const uint32_t apart = of.needed & ~counted;
+    for (unsigned l = 0; apart && l < KEEL_LIMIT_COUNT; l++)
+        if (apart & 1u << l)
+            s->counts.below[l] = count_under(wide, limits->end[l], values_of(b, stream->dtype), b->length);
+    add_counts(stream, of, zeros, (uint64_t)s->count, s->counts.below);
+    stream->needed[0] = of.needed;
+}
+
+static void count_precision(keel_stats_stream *stream, block *b, double count, uint64_t greatest) {
+    keel_stats *part = &stream->part;
+    const bool finite = count == (double)b->length;
+    if (stream->dtype == KEEL_F64)
+        keel_scalar_precision(part, stream->dtype, b->data, b->length);
+    else if (stream->dtype == KEEL_BF16 && finite && greatest <= keel_bits_f32(65504))
+        count_inexact_bfloats(part, b->data, b->length);
+    else
+        count_inexact(part, !finite, stream->dtype, values_of(b, stream->dtype), b->length);
+}
+
+static void observe_base(keel_stats_stream *stream, const void *data, size_t n) {
+    keel_stats *part = &stream->part;
+    const bool wide = stream->dtype == KEEL_F64;
+    float widened[BLOCK_FLOATS];
+    block b = {.data = data, .length = n, .widened = widened};
+    block_sums s;
+    const uint32_t counted = sum_block(stream, &b, &s);
+    if (s.count == 0) return;
     part->min = lesser(part->min, s.min + 0.0); // one zero, whatever its sign
     part->max = greater(part->max, s.max + 0.0);
-
     const uint64_t greatest = bits_of(wide, fabs(greater(-s.min, s.max)));
-    const bool zeros = s.least == 0 && greatest > 0, some_small = s.least < limits->greatest_end;
-    uint64_t least = greatest > 0 ? s.least : UINT64_MAX; // of those that are not 0
-    if (zeros && counted & 1u << KEEL_LIMIT_ZEROS) least = s.counts.least;
-    block_limits of = some_small ? limits_of(limits, zeros, least, greatest) : (block_limits){0};
-    const bool apart = of.needed & ~counted;
-    const bool overflow = half && greatest >= limits->overflow16;
-    const bool bfloats = dtype == KEEL_BF16 && s.count == (double)n && greater(-s.min, s.max) <= 65504;
-    if ((apart || overflow || (precision && !bfloats)) && !floats) floats = as_floats(dtype, data, n, widened);
-    if (zeros && least == 0) {
-        least = least_nonzero(wide, floats, n);
-        of = limits_of(limits, zeros, least, greatest);
-    }
-    for (unsigned l = 0; apart && l < KEEL_LIMIT_COUNT; l++)
-        if (of.needed & ~counted & 1u << l) s.counts.below[l] = count_under(wide, limits->end[l], floats, n);
-    if (some_small) add_counts(stream, of, zeros, (uint64_t)s.count, s.counts.below);
-    stream->least_before = s.least;
-    stream->needed[1] = stream->needed[0];
-    stream->needed[0] = of.needed;
-    if (least < limits->infinity) part->abs_min = lesser(part->abs_min, value_of(wide, least));
-    if (overflow) part->fp16_overflow += (uint64_t)s.count - count_under(wide, limits->overflow16, floats, n);
-    if (precision && wide)
-        keel_scalar_precision(part, dtype, data, n);
-    else if (precision && bfloats)
-        count_inexact_bfloats(part, data, n);
-    else if (precision)
-        count_inexact(part, s.count < (double)n, dtype, floats, n);
+    count_block(stream, &b, &s, counted, greatest);
+    if ((stream->fields & KEEL_FIELDS_HALF) && greatest >= stream->limits.overflow16)
+        part->fp16_overflow +=
+            (uint64_t)s.count - count_under(wide, stream->limits.overflow16, values_of(&b, stream->dtype), n);
+    if (stream->fields & KEEL_FIELDS_PRECISION) count_precision(stream, &b, s.count, greatest);
 }
 
 static void observe_block(keel_stats_stream *stream, const void *data, size_t n) {

@@ -78,7 +78,7 @@ def measure(bin, scratch):
             yield f"{dtype} in cache, {fields} fields, elements a second against f32", ">= 0.8", f"{ratio:.2f}", command
     off, parts = [], None
     for what, monitor in MONITORS.items():
-        words = ["overhead"]
+        words = ["overhead", "--blocks", "9"]
         if monitor:
             file = os.path.join(SOURCE, monitor)
             if monitor.startswith("monitor:"):
