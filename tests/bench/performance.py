@@ -90,7 +90,7 @@ def measure(bin, scratch):
         target = {"every": "2", "`conf": "1", "nothi": "0.1", "non-f": "0.5"}[what[:5]]
         yield (f"overhead of a step, GPT-2 124M, batch 4 x 64, 2 threads: {what}", f"<= {target} %",
                f"{100 * r['overhead']:.2f} % ({r['seconds_on']:.3f} s against {r['seconds_off']:.3f} s; CPU {r['cpu_seconds_on']:.3f} s against {r['cpu_seconds_off']:.3f} s)",
-               "keel-bench overhead" + (" --monitor ..." if monitor else ""))
+               "keel-bench overhead --blocks 9" + (" --monitor ..." if monitor else ""))
         off.append(r["seconds_off"])
         parts = parts or r["parts"]  # of everything on
     r = bench(bin, "train")
