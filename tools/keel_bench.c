@@ -238,60 +238,49 @@ static const struct {
 
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
+enum { MOST = 10000000 };
+
 static bool parse_count(const char *text, int low, int *value) {
     char *end;
     const long number = strtol(text, &end, 10);
-    if (*end || end == text || number < low || number > 10000000) return false;
+    if (*end || end == text || number < low || number > MOST) return false;
     *value = (int)number;
     return true;
 }
 
 // False after one line on standard error.
 static bool parse_arguments(int argc, char **argv, arguments *args) {
-    enum { JSON = 1, MODEL, MONITOR, BLOCK, BLOCKS, STEPS, SERIES, SITES };
-    static const struct option options[] = {{"json", no_argument, NULL, JSON},
+    enum { JSON = 256, MODEL, MONITOR, COUNTS }; // beyond getopt's '?'
+    const struct {
+        const char *name;
+        int *value;
+        int least;
+    } counts[] = {{"block", &args->block, 8},
+                  {"blocks", &args->blocks, 1},
+                  {"steps", &args->steps, 1},
+                  {"series", &args->series, 1},
+                  {"sites", &args->sites, 1}};
+    enum { COUNT = sizeof counts / sizeof *counts };
+    struct option options[3 + COUNT + 1] = {{"json", no_argument, NULL, JSON},
                                             {"model", required_argument, NULL, MODEL},
-                                            {"monitor", required_argument, NULL, MONITOR},
-                                            {"block", required_argument, NULL, BLOCK},
-                                            {"blocks", required_argument, NULL, BLOCKS},
-                                            {"steps", required_argument, NULL, STEPS},
-                                            {"series", required_argument, NULL, SERIES},
-                                            {"sites", required_argument, NULL, SITES},
-                                            {0}};
+                                            {"monitor", required_argument, NULL, MONITOR}};
+    for (int c = 0; c < COUNT; c++)
+        options[3 + c] = (struct option){counts[c].name, required_argument, NULL, COUNTS + c};
     opterr = 0;
     for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {
-        bool good = true;
-        switch (option) {
-        case JSON:
+        if (option == JSON) {
             args->json = true;
-            break;
-        case MODEL:
+        } else if (option == MODEL) {
             args->model = optarg;
-            break;
-        case MONITOR:
+        } else if (option == MONITOR) {
             args->monitor = optarg;
-            break;
-        case BLOCK:
-            good = parse_count(optarg, 8, &args->block);
-            break;
-        case BLOCKS:
-            good = parse_count(optarg, 1, &args->blocks);
-            break;
-        case STEPS:
-            good = parse_count(optarg, 1, &args->steps);
-            break;
-        case SERIES:
-            good = parse_count(optarg, 1, &args->series);
-            break;
-        case SITES:
-            good = parse_count(optarg, 1, &args->sites);
-            break;
-        default:
-            good = false;
-        }
-        if (!good) {
-            fprintf(stderr, "keel-bench: %s: unknown option, or a value that it does not take; try keel-bench --help\n",
+        } else if (option < COUNTS) {
+            fprintf(stderr, "keel-bench: %s: unknown option, or one without its value; try keel-bench --help\n",
                     argv[optind - 1]);
+            return false;
+        } else if (!parse_count(optarg, counts[option - COUNTS].least, counts[option - COUNTS].value)) {
+            fprintf(stderr, "keel-bench: --%s %s: not a whole number from %d to %d\n", counts[option - COUNTS].name,
+                    optarg, counts[option - COUNTS].least, MOST);
             return false;
         }
     }
