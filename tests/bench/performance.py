@@ -71,7 +71,7 @@ def measure(bin, scratch):
         yield what, f">= {target}", f"{r['ratio']:.2f} ({r['stats_gbps']:.1f} of {r['read_gbps']:.1f} GB/s)", command
     r = find("float32", "all", small)
     yield "the same, all fields, 1 MiB", "", f"{r['ratio']:.2f} ({r['stats_gbps']:.1f} of {r['read_gbps']:.1f} GB/s)", command
-    busy = 4 * VALUES / (2e9 * r["stats_gbps"])
+    vector = {"base": 64 / find("float32", "base", small)["stats_gbps"], "all": 64 / r["stats_gbps"]}  # ns
     for dtype in ("float16", "bfloat16"):
         for fields in ("base", "all"):
             ratio = (find(dtype, fields, small)["stats_gbps"] / 2) / (find("float32", fields, small)["stats_gbps"] / 4)
@@ -107,7 +107,7 @@ def measure(bin, scratch):
     yield memory_row(bin, scratch)
     table = "\n".join(f"| {name} | {1e3 * part['seconds_off']:.0f} | {1e3 * part['added']:.1f} | {values:.2f} |"
                       for (name, values), part in zip(PARTS.items(), (parts[k] for k in ("forward_backward", "grad_norm", "update"))))
-    return {"busy": 1e3 * busy, "share": 100 * busy / off[0], "parts": table}
+    return {"budget": 0.02 * off[0] * 2e9 / (VALUES / 16), "parts": table, **vector}
 
 
 def torch_rows(ours):
@@ -178,11 +178,11 @@ update, weight) and some 105 million values of activations and their gradients, 
 |---|---|---|---|
 {parts}
 
-At the rate of the row "all fields, 1 MiB" two cores need {busy:.0f} ms for these values, {share:.0f} percent of the step. (That row takes checksums, which a
-single copy is spared.) AdamW waits for memory and hides part of it; the rest is arithmetic in a step that keeps both cores busy with arithmetic:
-five operations for each vector of 16 values (three extremes, two sums), one for its magnitudes and one for each limit below which some of a
-block's values lie. A core does two of 512 bits a cycle: at 2.7 GHz five alone are 25 ms of both cores, before what memory hides. `configs/monitor.yaml`,
-which is meant to be left on, takes flags of everything at every step, and the usual statistics every few.
+Two percent of the step leave {budget:.2f} ns of a core for each vector of 16 values. In the first cache, where nothing waits for memory, one takes
+{base:.2f} ns for the base fields and {all:.2f} for all (the rows of 1 MiB; that of all fields takes checksums, which a single copy is spared): five operations
+(three extremes, two sums) of which a core does two of 512 bits a cycle, then one for the magnitudes and one for each limit below which some of a block's values lie.
+AdamW waits for memory and hides part of it; the rest is arithmetic in a step that keeps both cores busy with arithmetic. `configs/monitor.yaml`, which
+is meant to be left on, takes flags of everything at every step, and the usual statistics every few.
 
 **16-bit values in cache.** Extremes, counts below a limit and what half cannot hold of bfloat16 are told from the stored bits, 32 values a vector; sums are
 added as floats. To make those of halves takes two operations a vector where float32 takes none: base fields of float16 are bound by that.
