@@ -251,12 +251,17 @@ static void test_a_live_reader_sees_whole_rows_only(void **state) {
     (void)state;
     rig r;
     rig_open(&r, SITES, OPS, false);
-    enum { STEPS = 800 };
+    enum { STEPS = 800, LOOKS = 3 };
+    int go_on[2]; // half way the writer waits until the reader has looked for more
+    assert_int_equal(pipe(go_on), 0);
     const pid_t writer = fork();
     if (writer == 0) {
         keel_sink sink;
+        char byte;
         if (open_sink(&r, 1e-3, &sink)) _exit(1);
-        rig_write(&r, &sink, 1, STEPS, 0);
+        rig_write(&r, &sink, 1, STEPS / 2, 0);
+        if (read(go_on[0], &byte, 1) != 1) _exit(1);
+        rig_write(&r, &sink, STEPS / 2 + 1, STEPS, 0);
         sink.close(sink.context);
         _exit(0);
     }
@@ -272,12 +277,13 @@ static void test_a_live_reader_sees_whole_rows_only(void **state) {
             rig_check_row(&r, row, ++seen, 0, 0);
             continue;
         }
-        looks++;
+        if (++looks == LOOKS) assert_int_equal(write(go_on[1], "x", 1), 1);
         usleep(500);
         assert_ok(keel_store_refresh(reader));
     }
     assert_int_equal(seen, STEPS);
-    assert_true(looks > 2);
+    close(go_on[0]);
+    close(go_on[1]);
     int how;
     assert_int_equal(waitpid(writer, &how, 0), writer);
     assert_int_equal(how, 0);
