@@ -355,8 +355,9 @@ ALWAYS_INLINE void sum_dtype(keel_dtype dtype, bool checksum, const keel_limit_l
     case 4:
         sum_counting(dtype, 4, checksum, limits, data, n, out);
         break;
-    default:
-        sum_counting(dtype, KEEL_LIMIT_COUNT, checksum, limits, data, n, out);
+    default: // all, so that of zeros is among them
+        sum_checked((sum_kind){.dtype = dtype, .limits = KEEL_LIMIT_COUNT, .zeros = true}, checksum, limits, data, n,
+                    out);
         break;
     }
 }
